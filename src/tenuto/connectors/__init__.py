@@ -1,0 +1,1 @@
+"""Engines in, sessions out. `session` is engine-neutral; each engine's folder only translates."""

@@ -1,0 +1,67 @@
+"""What leader and workers tell each other. Picklable data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tenuto.tiers.store import Capacity
+from tenuto.tokens import BlockKey
+from tenuto.transfers.plan import Transfer, TransferResult
+
+Entries = list[tuple[int, BlockKey]]
+"""(slot, key) pairs, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Forget everything; blocks are of another namespace digest and epoch from now on."""
+
+    namespace: bytes
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Leader → workers, every step. `now` is started at once, `after_forward` when the step has computed."""
+
+    now: tuple[Transfer, ...] = ()
+    after_forward: tuple[Transfer, ...] = ()
+    loads: tuple[tuple[str, frozenset[int]], ...] = ()
+    """(request id, transfers that must end for its load to have ended)."""
+    resets: tuple[Reset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """Worker → leader, once: what it has and what it found on disk."""
+
+    rank: int
+    extent_bytes: int
+    namespace: bytes
+    disk: Capacity | None = None
+    recovered: Entries = field(default_factory=Entries)
+    peers: dict[str, Entries] = field(default_factory=dict[str, Entries])
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """Workers → leader, with a step's output. Reports of several ranks are merged."""
+
+    results: dict[int, list[TransferResult]] = field(
+        default_factory=dict[int, list[TransferResult]]
+    )
+    disk: Capacity | None = None
+    peers: dict[str, Entries] = field(default_factory=dict[str, Entries])
+
+    def merge(self, other: WorkerReport) -> None:
+        """Add another rank's report of the same step; a disk is as small as its smallest rank."""
+        for transfer_id, results in other.results.items():
+            self.results.setdefault(transfer_id, []).extend(results)
+        if other.disk is not None:
+            self.disk = other.disk if self.disk is None else _smaller(self.disk, other.disk)
+        for volume, entries in other.peers.items():
+            self.peers.setdefault(volume, []).extend(entries)
+
+
+def _smaller(a: Capacity, b: Capacity) -> Capacity:
+    return Capacity(min(a.n_slots, b.n_slots), a.is_growing and b.is_growing)

@@ -1,0 +1,56 @@
+"""What both halves of a session agree on, each having derived it by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tenuto.config import Config, parse_size
+from tenuto.errors import ConfigError
+from tenuto.memory.layout import ExtentLayout
+from tenuto.tokens import Namespace
+
+N_BOUNCE = 4
+"""Host slots kept for loads that go straight from disk to the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One engine's settings, identity and geometry. `engine_id` is the same on all its ranks."""
+
+    config: Config
+    namespace: Namespace
+    layout: ExtentLayout
+    page_tokens: int
+    engine_id: str
+    world_size: int = 1
+    keeps_trailing_block: bool = True
+    """False under speculative decoding, where the last block's tokens may still change."""
+
+    @property
+    def pages_per_block(self) -> int:
+        """Engine pages in one block."""
+        return self.layout.block_tokens // self.page_tokens
+
+    @property
+    def n_host_slots(self) -> int:
+        """Slots of the host pool. Raises `ConfigError` when not even one fits."""
+        size = parse_size(self.config.tiers.host.capacity, "tiers.host.capacity")
+        n = size // self.layout.extent_bytes - (N_BOUNCE if self.has_disk else 0)
+        if n < 1:
+            least = (N_BOUNCE + 1) * self.layout.extent_bytes / 2**20
+            raise ConfigError(
+                f"tiers.host.capacity: {self.config.tiers.host.capacity} has no room for one block; "
+                f"give at least {least:.0f} MiB, or a smaller layout.block_tokens"
+            )
+        return n
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether there is a disk tier."""
+        return bool(self.config.tiers.disk.path)
+
+    @property
+    def max_writes(self) -> int:
+        """Blocks on the way to disk at once: the window, and at most half of the host pool."""
+        window = parse_size(self.config.runtime.write_window, "runtime.write_window")
+        return max(1, min(window // self.layout.extent_bytes, self.n_host_slots // 2))

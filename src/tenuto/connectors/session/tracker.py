@@ -1,0 +1,96 @@
+"""What the leader knows of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tenuto.manager import Hit
+from tenuto.tokens import ExtraKeys, HashChain
+from tenuto.transfers.plan import PageRun
+
+
+class RequestView(Protocol):
+    """An engine's request, as far as a cache needs it. Reads through to the engine's object."""
+
+    @property
+    def request_id(self) -> str:
+        """Unique while the request lives."""
+        ...
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens known so far: prompt and generated."""
+        ...
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        ...
+
+    @property
+    def extra(self) -> ExtraKeys:
+        """What its keys and values depend on besides tokens."""
+        ...
+
+    @property
+    def may_read(self) -> bool:
+        """Whether cached blocks may be used for it."""
+        ...
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether its tokens say all there is to its keys and values."""
+        ...
+
+    def token_ids(self, start: int, stop: int) -> Sequence[int]:
+        """Token ids [start, stop)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A request scheduled in this step: its new pages (or its whole table), and tokens computed after it."""
+
+    request_id: str
+    pages: Sequence[int]
+    is_whole_table: bool
+    n_computed: int
+
+
+@dataclass(slots=True)
+class RequestTracker:
+    """Chain, page table and position of one request."""
+
+    view: RequestView
+    chain: HashChain
+    pages_per_block: int
+    pages: list[int] = field(default_factory=list[int])
+    n_stored: int = 0
+    """Blocks from the first that were given to the manager to keep."""
+    hit: Hit | None = None
+    hit_at: int = 0
+    """Tokens the engine had when the hit was found."""
+    is_stale: bool = False
+    """Computed before a reset: never kept."""
+
+    def extend(self, n_tokens: int) -> None:
+        """Have the chain cover the first `n_tokens` tokens."""
+        have = len(self.chain)
+        if n_tokens > have:
+            self.chain.append(self.view.token_ids(have, n_tokens))
+
+    def runs(self, start: int, stop: int, first_page: int = 0) -> list[PageRun]:
+        """Page runs of blocks [start, stop); the first one begins at its page `first_page`."""
+        per = self.pages_per_block
+        return [
+            PageRun(tuple(self.pages[i * per : (i + 1) * per]), first_page if i == start else 0)
+            for i in range(start, stop)
+        ]
+
+    def drop_hit(self) -> None:
+        """Give an unused hit back."""
+        if self.hit is not None:
+            self.hit.release()
+            self.hit = None

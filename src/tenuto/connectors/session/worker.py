@@ -1,0 +1,248 @@
+"""The worker side of a session: one per rank, beside the engine's memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from tenuto.config import parse_size
+from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
+from tenuto.connectors.session.setup import N_BOUNCE, Setup
+from tenuto.errors import ConfigError, StoreError
+from tenuto.memory.arena import HostArena
+from tenuto.memory.extent import ExtentCodec
+from tenuto.memory.pages import PageRun
+from tenuto.memory.paged import ArenaView, PagedKV
+from tenuto.tiers.disk import DiskSettings, DiskStore
+from tenuto.tiers.disk.instance import claim
+from tenuto.tiers.disk.quota import Quota
+from tenuto.tiers.store import Capacity
+from tenuto.transfers.engine import TransferEngine
+from tenuto.transfers.movers import Movers
+from tenuto.transfers.plan import TransferResult
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LoadNews:
+    """Requests whose load has ended, and the engine pages that were not loaded after all."""
+
+    finished: set[str] = field(default_factory=set[str])
+    failed_pages: set[int] = field(default_factory=set[int])
+
+
+@dataclass(slots=True)
+class _Load:
+    """A request's transfers that have not ended."""
+
+    request_id: str
+    awaited: set[int]
+
+
+class Worker:
+    """Runs a leader's plans. One thread, the engine's; lanes and pollers are behind it."""
+
+    def __init__(self, setup: Setup, rank: int = 0) -> None:
+        self.setup = setup
+        self.rank = rank
+        self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
+        self._n_host_slots = setup.n_host_slots
+        self._store: DiskStore | None = open_disk(setup, rank, self._codec)
+        self._poller = _PeerPoller(self._store, setup.config.tiers.disk.poll_s)
+        self._engine: TransferEngine | None = None
+        self._movers: Movers | None = None
+        self._loads: dict[int, _Load] = {}  # by transfer
+        self._pages: dict[int, tuple[PageRun, ...]] = {}  # by transfer
+        self._results: dict[int, list[TransferResult]] = {}
+        self._told: Capacity | None = None
+
+    def register(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Take the engine's KV tensors, in layer order, and make the host arena."""
+        layout = self.setup.layout
+        paged = PagedKV(tensors, layout, self.setup.page_tokens)
+        n_bounce = N_BOUNCE if self._store is not None else 0
+        arena = HostArena(self._n_host_slots + n_bounce, layout.extent_bytes)
+        device = _Device(paged, ArenaView(arena, layout, tensors[0].dtype))
+        self._movers = Movers(arena, self._codec, device, self._store, n_bounce)
+        self._engine = TransferEngine(
+            self._movers,
+            load_timeout_s=self.setup.config.runtime.load_timeout_s,
+            max_queued_stores=4 * self.setup.max_writes,
+        )
+        logger.info(
+            "host tier: %d blocks of %d tokens, %.1f MiB each",
+            self._n_host_slots, layout.block_tokens, layout.extent_bytes / 2**20,
+        )  # fmt: skip
+
+    def handshake(self) -> Handshake:
+        """What the leader must know before the first step."""
+        shake = Handshake(self.rank, self.setup.layout.extent_bytes, self._codec.namespace)
+        store = self._store
+        if store is None:
+            return shake
+        return Handshake(
+            shake.rank, shake.extent_bytes, shake.namespace, store.capacity(), store.recovered,
+            self._poller.start(),
+        )  # fmt: skip
+
+    def begin_step(self, plan: StepPlan) -> None:
+        """Start what does not depend on this step's computing."""
+        engine = self._running_engine()
+        for reset in plan.resets:
+            self._reset(reset)
+        for request_id, awaited in plan.loads:
+            load = _Load(request_id, set(awaited))
+            self._loads.update(dict.fromkeys(awaited, load))
+        self._pages.update((t.id, t.pages) for t in plan.now if t.id in self._loads)
+        if plan.now:
+            engine.submit(plan.now)
+
+    def end_forward(self, plan: StepPlan) -> None:
+        """Start what reads this step's results; the copies out of the engine's memory end before this returns."""
+        if plan.after_forward:
+            self._running_engine().submit(plan.after_forward)
+
+    def poll(self) -> LoadNews:
+        """What has ended since the last call."""
+        news = LoadNews()
+        for result in self._running_engine().poll():
+            self._results.setdefault(result.transfer_id, []).append(result)
+            load = self._loads.pop(result.transfer_id, None)
+            if load is None:
+                continue
+            runs = self._pages.pop(result.transfer_id)
+            for index in result.failed:
+                news.failed_pages.update(runs[index].pages[runs[index].first :])
+            load.awaited.discard(result.transfer_id)
+            if not load.awaited:
+                news.finished.add(load.request_id)
+        return news
+
+    def report(self) -> WorkerReport | None:
+        """What the leader must hear after this step; None when there is nothing new."""
+        results, self._results = self._results, {}
+        peers = self._poller.take()
+        disk = self._store.capacity() if self._store is not None else None
+        if not results and not peers and disk == self._told:
+            return None
+        self._told = disk
+        return WorkerReport(results, disk, peers)
+
+    def shutdown(self) -> None:
+        """Let pending writes end, up to the deadline, and close."""
+        if self._engine is None:
+            return
+        engine, self._engine = self._engine, None
+        timeout_s = self.setup.config.runtime.shutdown_timeout_s
+        is_drained = engine.drain(timeout_s)
+        engine.close()
+        self._poller.close()
+        if not is_drained:
+            logger.warning(
+                "%d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
+                engine.n_pending(), timeout_s,
+            )  # fmt: skip
+        elif self._store is not None:
+            self._store.close()
+
+    def _running_engine(self) -> TransferEngine:
+        if self._engine is None:
+            raise RuntimeError("the worker has no KV tensors yet, or was shut down")
+        return self._engine
+
+    def _reset(self, reset: Reset) -> None:
+        self._codec = ExtentCodec(self.setup.layout, reset.namespace)
+        if self._movers is not None:
+            self._movers.codec = self._codec
+        if self._store is not None:
+            try:
+                self._store.reset(reset.namespace, reset.epoch)
+            except StoreError as error:
+                logger.warning("reset of the disk tier: %s", error)
+
+
+class _Device:
+    """PagedKV and arena as a `Device`."""
+
+    def __init__(self, paged: PagedKV, arena: ArenaView) -> None:
+        self._paged = paged
+        self._arena = arena
+
+    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
+        self._paged.gather(runs, self._arena, slots)
+
+    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
+        self._paged.scatter(runs, self._arena, slots)
+
+
+class _PeerPoller:
+    """Looks every `poll_s` for blocks of other engines; off without a store."""
+
+    def __init__(self, store: DiskStore | None, poll_s: float) -> None:
+        self._store = store
+        self._poll_s = poll_s
+        self._lock = threading.Lock()
+        self._news: dict[str, Entries] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="tenuto-peers", daemon=True)
+
+    def start(self) -> dict[str, Entries]:
+        """What is there now; polling begins."""
+        if self._store is None:
+            return {}
+        found = self._store.peers.news()
+        if self._poll_s > 0:
+            self._thread.start()
+        return found
+
+    def take(self) -> dict[str, Entries]:
+        """What is new since the last call."""
+        if not self._news:
+            return {}
+        with self._lock:
+            news, self._news = self._news, {}
+            return news
+
+    def close(self) -> None:
+        """End polling."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _loop(self) -> None:
+        assert self._store is not None
+        while not self._closed.wait(self._poll_s):
+            found = self._store.peers.news()
+            with self._lock:
+                for volume, entries in found.items():
+                    self._news.setdefault(volume, []).extend(entries)
+
+
+def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
+    """The rank's disk store, or None when it is off. Raises `ConfigError` for a folder that can't be used."""
+    disk = setup.config.tiers.disk
+    if not disk.path:
+        return None
+    root = Path(disk.path).expanduser()
+    mine = claim(root, setup.namespace, setup.engine_id, rank)
+    try:
+        if disk.capacity == "auto":
+            quota = Quota.auto(root)
+        else:
+            quota = Quota(root, parse_size(disk.capacity, "tiers.disk.capacity"))
+        least = codec.layout.extent_bytes
+        if quota.capacity_bytes < least:
+            raise ConfigError(
+                f"tiers.disk.capacity: {quota.capacity_bytes / 2**20:.1f} MiB has no room for one block; "
+                f"give at least {least / 2**20:.0f} MiB, free some disk space, or use no tiers.disk.path"
+            )
+        file_bytes = parse_size(disk.file_bytes, "tiers.disk.file_bytes")
+        return DiskStore(mine, codec, DiskSettings(quota, file_bytes, disk.io_threads), rank)
+    except StoreError as error:
+        raise ConfigError(f"tiers.disk.path: {root} can't be used: {error}") from None

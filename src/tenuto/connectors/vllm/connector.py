@@ -1,0 +1,242 @@
+"""`TenutoConnector`: vLLM's `KVConnectorBase_V1` over a session."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
+
+from tenuto.connectors.session import Handshake, Leader, Progress, StepPlan, Worker, WorkerReport
+from tenuto.connectors.vllm.translate import VllmRequest, make_setup, order_layers
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TenutoMetadata(KVConnectorMetadata):
+    """Scheduler → workers."""
+
+    plan: StepPlan
+
+
+@dataclass
+class TenutoHandshake(KVConnectorHandshakeMetadata):
+    """Worker → scheduler at start."""
+
+    shake: Handshake
+
+
+@dataclass
+class TenutoWorkerMetadata(KVConnectorWorkerMetadata):
+    """Workers → scheduler, after a step."""
+
+    report: WorkerReport
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        """Merge another rank's."""
+        assert isinstance(other, TenutoWorkerMetadata)
+        self.report.merge(other.report)
+        return self
+
+
+class TenutoConnector(KVConnectorBase_V1):
+    """The scheduler side or the worker side, by `role`."""
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        _log_like_vllm()
+        setup = make_setup(vllm_config, kv_cache_config)
+        self._layer_names = list(kv_cache_config.kv_cache_groups[0].layer_names)
+        self._leader: Leader | None = None
+        self._worker: Worker | None = None
+        self._failed_pages: set[int] = set()
+        self._requests: dict[str, VllmRequest] = {}
+        if role is KVConnectorRole.SCHEDULER:
+            self._leader = Leader(setup)
+            _recompute_on_load_errors(vllm_config)
+        else:
+            self._worker = Worker(setup, vllm_config.parallel_config.rank)
+
+    @property
+    def leader(self) -> Leader:
+        """The scheduler half; only on that side."""
+        assert self._leader is not None, "not the scheduler side"
+        return self._leader
+
+    @property
+    def worker(self) -> Worker:
+        """The worker half; only on that side."""
+        assert self._worker is not None, "not the worker side"
+        return self._worker
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A save that is dropped is a future miss, no more."""
+        return False
+
+    # -- worker side --------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Take the KV tensors."""
+        self.worker.register(order_layers(kv_caches, self._layer_names))
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """What was found on disk."""
+        return TenutoHandshake(self.worker.handshake())
+
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        """Start loads and disk writes."""
+        self.worker.begin_step(self._plan())
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Loads are whole-block and asynchronous."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any
+    ) -> None:
+        """Stores start after the forward."""
+
+    def wait_for_save(self) -> None:
+        """Copy what this step filled into host memory."""
+        self.worker.end_forward(self._plan())
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Requests whose load has ended, failed or not."""
+        news = self.worker.poll()
+        self._failed_pages |= news.failed_pages
+        return None, news.finished or None
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Engine blocks to compute after all."""
+        failed, self._failed_pages = self._failed_pages, set()
+        return failed
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        """Results for the scheduler side."""
+        report = self.worker.report()
+        return None if report is None else TenutoWorkerMetadata(report)
+
+    def shutdown(self) -> None:
+        """Drain pending writes."""
+        if self._worker is not None:
+            self._worker.shutdown()
+
+    # -- scheduler side -----------------------------------------------------------------------------
+
+    def set_xfer_handshake_metadata(
+        self, metadata: dict[int, KVConnectorHandshakeMetadata]
+    ) -> None:
+        """Hear from the workers."""
+        shakes = {
+            rank: shake.shake
+            for rank, shake in metadata.items()
+            if isinstance(shake, TenutoHandshake)
+        }
+        self.leader.connect(shakes)
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Tokens that can be loaded, asynchronously."""
+        n = self.leader.lookup(self._view(request), num_computed_tokens)
+        return n, bool(n)
+
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
+        """Arm the load."""
+        pages = blocks.get_block_ids()[0]
+        self.leader.admit(request.request_id, pages, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        """The step's plan."""
+        return TenutoMetadata(self.leader.plan_step(self._progress(scheduler_output)))
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        """Take in the workers' results."""
+        metadata = connector_output.kv_connector_worker_meta
+        if isinstance(metadata, TenutoWorkerMetadata):
+            self.leader.receive(metadata.report)
+
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Nothing keeps the blocks: copies out of them have ended."""
+        self.leader.finish(request.request_id)
+        self._requests.pop(request.request_id, None)
+        return False, None
+
+    def has_pending_push_work(self) -> bool:
+        """Keep stepping while disk writes are on their way."""
+        return self.leader.has_pending
+
+    def reset_cache(self) -> bool | None:
+        """Forget everything, on disk too."""
+        self.leader.reset()
+        return True
+
+    # -- both ---------------------------------------------------------------------------------------
+
+    def _plan(self) -> StepPlan:
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, TenutoMetadata)
+        return metadata.plan
+
+    def _view(self, request: Request) -> VllmRequest:
+        view = self._requests.get(request.request_id)
+        if view is None:
+            view = self._requests[request.request_id] = VllmRequest(request)
+        return view
+
+    def _progress(self, output: SchedulerOutput) -> Iterator[tuple[VllmRequest, Progress]]:
+        scheduled = output.num_scheduled_tokens
+        for new in output.scheduled_new_reqs:
+            if view := self._requests.get(new.req_id):
+                n_after = new.num_computed_tokens + scheduled[new.req_id]
+                yield view, Progress(new.req_id, new.block_ids[0], True, n_after)
+        cached = output.scheduled_cached_reqs
+        for request_id, pages, n_computed in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
+            if view := self._requests.get(request_id):
+                is_whole = request_id in cached.resumed_req_ids
+                n_after = n_computed + scheduled[request_id]
+                yield view, Progress(request_id, pages[0] if pages else (), is_whole, n_after)
+
+
+def _recompute_on_load_errors(vllm_config: VllmConfig) -> None:
+    transfer = vllm_config.kv_transfer_config
+    if transfer is not None and transfer.kv_load_failure_policy != "recompute":
+        transfer.kv_load_failure_policy = "recompute"
+        logger.info("kv_load_failure_policy set to recompute: a failed load is computed instead")
+
+
+def _log_like_vllm() -> None:
+    """Give our log records vLLM's handlers, unless the application has set its own."""
+    ours, theirs = logging.getLogger("tenuto"), logging.getLogger("vllm")
+    if not ours.handlers and theirs.handlers:
+        ours.handlers = list(theirs.handlers)
+        ours.setLevel(theirs.level)
+        ours.propagate = False

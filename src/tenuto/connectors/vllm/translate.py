@@ -1,0 +1,186 @@
+"""vLLM's objects in tenuto's terms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from vllm.config import VllmConfig
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAttentionSpec
+
+from tenuto.config import load_config
+from tenuto.connectors.session.fingerprint import fingerprint_config, fingerprint_weights
+from tenuto.connectors.session.setup import Setup
+from tenuto.errors import ConfigError, UnsupportedModelError
+from tenuto.memory.layout import ExtentLayout, choose_block_tokens
+from tenuto.memory.paged import DTYPES
+from tenuto.tokens import ExtraKeys, MediaSpan, Namespace
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+_LAYER = re.compile(r"\.(\d+)\.")
+
+
+def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup:
+    """Settings, identity and geometry. Raises `ConfigError` for what can't be served exactly."""
+    transfer = vllm_config.kv_transfer_config
+    assert transfer is not None
+    config = load_config(transfer.kv_connector_extra_config)
+    _refuse_unsupported(vllm_config)
+    spec = _only_spec(kv_cache_config)
+    n_layers = len(kv_cache_config.kv_cache_groups[0].layer_names)
+    n_heads, head_dim = spec.num_kv_heads, spec.head_size
+    dtype = DTYPES.get(spec.dtype)
+    if dtype is None:
+        raise UnsupportedModelError(
+            f"kv_cache_dtype: {spec.dtype} is not supported; use auto, float16 or bfloat16"
+        )
+    token_bytes = n_heads * 2 * head_dim * dtype.itemsize
+    block_tokens = choose_block_tokens(config.layout.block_tokens, spec.block_size, token_bytes)
+    layout = ExtentLayout(block_tokens, (0, n_layers), (0, n_heads), head_dim, head_dim, dtype)
+    return Setup(
+        config=config,
+        namespace=_namespace(vllm_config, layout),
+        layout=layout,
+        page_tokens=spec.block_size,
+        engine_id=transfer.engine_id or "",
+        world_size=vllm_config.parallel_config.world_size,
+        keeps_trailing_block=vllm_config.speculative_config is None,
+    )
+
+
+def order_layers(kv_caches: dict[str, torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
+    """The tensors of these layers, by layer number."""
+    return [kv_caches[name] for name in sorted(names, key=_layer_number)]
+
+
+class VllmRequest:
+    """A vLLM request as a `RequestView`."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.request_id = request.request_id
+        self.extra = _extra_keys(request)
+        self.may_read = not request.skip_reading_prefix_cache
+        self.is_cacheable = request.prompt_embeds is None and request.prompt_token_ids is not None
+
+    @property
+    def n_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return self._request.num_tokens
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._request.num_prompt_tokens
+
+    def token_ids(self, start: int, stop: int) -> Sequence[int]:
+        """Token ids [start, stop)."""
+        return self._request.all_token_ids[start:stop]
+
+
+def _refuse_unsupported(vllm_config: VllmConfig) -> None:
+    parallel = vllm_config.parallel_config
+    too_many = {
+        "tensor_parallel_size": parallel.tensor_parallel_size,
+        "pipeline_parallel_size": parallel.pipeline_parallel_size,
+        "prefill_context_parallel_size": getattr(parallel, "prefill_context_parallel_size", 1),
+        "decode_context_parallel_size": parallel.decode_context_parallel_size,
+    }
+    for setting, size in too_many.items():
+        if size > 1:
+            raise UnsupportedModelError(
+                f"{setting}: {size} is not supported by tenuto yet; use 1, or start without tenuto"
+            )
+
+
+def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        raise UnsupportedModelError(
+            f"this model has {len(groups)} KV cache groups, tenuto serves one: start vLLM with "
+            "--disable-hybrid-kv-cache-manager, or without tenuto"
+        )
+    spec = groups[0].kv_cache_spec
+    plain = isinstance(spec, FullAttentionSpec) and not isinstance(spec, MLAAttentionSpec)
+    if not plain or spec.head_size != getattr(spec, "head_size_v", spec.head_size):
+        raise UnsupportedModelError(
+            f"this model's KV cache ({type(spec).__name__}) is not supported by tenuto yet, only full "
+            "attention with equal K and V heads is; start vLLM without tenuto"
+        )
+    return spec
+
+
+def _namespace(vllm_config: VllmConfig, layout: ExtentLayout) -> Namespace:
+    model = vllm_config.model_config
+    quantisation = {
+        "weights": model.quantization,
+        "kv": vllm_config.cache_config.cache_dtype,
+        "model": getattr(model.hf_config, "quantization_config", None),
+    }
+    return Namespace(
+        model=str(model.model),
+        config=fingerprint_config(model.hf_config.to_dict()),
+        weights=_weights(vllm_config),
+        compute_dtype=str(model.dtype).removeprefix("torch."),
+        kv_dtype=layout.dtype.name.lower(),
+        quantisation=msgspec.json.encode(_plain(quantisation)).decode(),
+        block_tokens=layout.block_tokens,
+        n_layers=layout.n_layers,
+        n_kv_heads=model.get_total_num_kv_heads(),
+        k_dim=layout.k_dim,
+        v_dim=layout.v_dim,
+    )
+
+
+def _weights(vllm_config: VllmConfig) -> str:
+    model = vllm_config.model_config
+    if vllm_config.load_config.load_format == "dummy":
+        return f"dummy:{model.seed}"
+    path = Path(model.model)
+    if path.exists():
+        return fingerprint_weights(path)
+    from transformers.utils.hub import cached_file  # the file a hub name was resolved to
+
+    found = cached_file(model.model, "config.json", revision=model.revision, local_files_only=True)
+    if found is None:
+        raise ConfigError(f"model: no local files of {model.model} were found to tell it by")
+    return fingerprint_weights(Path(found).parent)
+
+
+def _extra_keys(request: Request) -> ExtraKeys:
+    lora = request.lora_request
+    media = tuple(
+        MediaSpan(
+            feature.identifier,
+            feature.mm_position.offset,
+            feature.mm_position.offset + feature.mm_position.length,
+        )
+        for feature in request.mm_features
+    )
+    return ExtraKeys(
+        lora_name=lora.lora_name if lora else "",
+        lora_fingerprint=fingerprint_weights(Path(lora.lora_path)) if lora else "",
+        salt=request.cache_salt or "",
+        media=media,
+    )
+
+
+def _layer_number(name: str) -> int:
+    match = _LAYER.search(f".{name}.")
+    if match is None:
+        raise UnsupportedModelError(f"layer {name!r} has no number in its name")
+    return int(match[1])
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    return value if isinstance(value, str | int | float | bool | None | list) else str(value)

@@ -1,0 +1,26 @@
+"""The only orchestrator: what to load, what to keep, what follows from a result.
+
+Takes block hashes, device places and transfer results. Gives transfers (data, not actions), leases and facts.
+Never: touches torch, files, clocks or threads; so one core serves engines, tests and a simulator.
+"""
+
+from tenuto.manager.blockset import BlockSet
+from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.manager.manager import BlockManager
+from tenuto.manager.results import Hit, Limits, Lookup, Miss, Onboard, Pending
+
+__all__ = [
+    "BlockManager",
+    "BlockSet",
+    "Cleared",
+    "Fact",
+    "Hit",
+    "Limits",
+    "Lookup",
+    "Miss",
+    "Onboard",
+    "Pending",
+    "Removed",
+    "Stored",
+    "TierKind",
+]

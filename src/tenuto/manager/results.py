@@ -1,0 +1,93 @@
+"""The closed unions a manager answers with, and the records it keeps of what is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tenuto.manager.facts import TierKind
+from tenuto.pools import Lease, WritableLease
+from tenuto.tokens import BlockKey
+from tenuto.transfers.plan import Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive blocks of a hit that lie in one place, at `slots`; `lease` holds them there."""
+
+    tier: TierKind
+    keys: tuple[BlockKey, ...]
+    slots: tuple[int, ...]
+    lease: Lease | None  # none for another engine's blocks, which are only verified
+    volume: str = ""
+
+
+@dataclass(slots=True)
+class Hit:
+    """Blocks [start, start + n_blocks) of the chain can be loaded.
+
+    They are leased until the hit is given to `onboard` or released.
+    """
+
+    start: int
+    spans: tuple[Span, ...]
+    _closed: Callable[[Hit], None] = field(repr=False)
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that can be loaded."""
+        return sum(len(span.keys) for span in self.spans)
+
+    @property
+    def tiers(self) -> frozenset[TierKind]:
+        """Where they are."""
+        return frozenset(span.tier for span in self.spans)
+
+    def release(self) -> None:
+        """Give the blocks back unused."""
+        for span in self.spans:
+            if span.lease is not None:
+                span.lease.release()
+        self._closed(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The next block is on its way into host memory by transfer `transfer_id`: ask again."""
+
+    transfer_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Nothing to load."""
+
+
+Lookup = Hit | Pending | Miss
+
+
+@dataclass(frozen=True, slots=True)
+class Onboard:
+    """Transfers to run. The load has ended when all of `awaited` have."""
+
+    transfers: tuple[Transfer, ...]
+    awaited: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds, in blocks: on the way to disk at once, and waiting for that."""
+
+    max_writes: int = 64
+    max_backlog: int = 65536
+
+
+@dataclass(slots=True)
+class Flight:
+    """A transfer on its way, the leases it lives on, and the transfer that reads what it brings."""
+
+    transfer: Transfer
+    generation: int
+    reads: list[Lease] = field(default_factory=list[Lease])
+    fills: WritableLease | None = None
+    follower: int | None = None

@@ -1,0 +1,103 @@
+"""Leases: slots that can't be taken away.
+
+A lease covers many blocks, is used with ``with``, and is consumed by the call that takes it. One that is
+collected without having been released gives its slots back and warns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tenuto.errors import LeaseError
+
+if TYPE_CHECKING:
+    from tenuto.pools.pool import Pool
+
+
+class _SlotLease:
+    """What both kinds of lease share: slot numbers, owned until consumed."""
+
+    __slots__ = ("__weakref__", "_array", "_pool", "_slots")
+
+    def __init__(self, pool: Pool, array: npt.NDArray[np.int32]) -> None:
+        self._pool = pool
+        self._array: npt.NDArray[np.int32] | None = array
+        self._slots: list[int] | None = None
+
+    @property
+    def slots(self) -> list[int]:
+        """The slot numbers, in block order."""
+        if self._slots is None:
+            self._slots = self._borrow(self._pool).tolist()
+        return self._slots
+
+    @property
+    def is_consumed(self) -> bool:
+        """Whether a call has taken this lease."""
+        return self._array is None
+
+    def __len__(self) -> int:
+        return 0 if self._array is None else len(self._array)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.is_consumed:
+            self._give_back()
+
+    def __del__(self) -> None:
+        # Runs in any thread, perhaps inside the pool's own lock: only append to a queue.
+        if getattr(self, "_array", None) is not None and len(self):
+            what = repr(self)
+            self._pool.abandon(self._take(self._pool))
+            warnings.warn(f"{what} was dropped without being released", ResourceWarning, 2)
+
+    def _give_back(self) -> None:
+        raise NotImplementedError
+
+    def _borrow(self, pool: Pool) -> npt.NDArray[np.int32]:
+        if self._array is None:
+            raise LeaseError(f"this {type(self).__name__} was already consumed")
+        if pool is not self._pool:
+            raise LeaseError(f"this lease is of pool {self._pool.name!r}, not {pool.name!r}")
+        return self._array
+
+    def _take(self, pool: Pool) -> npt.NDArray[np.int32]:
+        array = self._borrow(pool)
+        self._array = None
+        return array
+
+    def __repr__(self) -> str:
+        what = "consumed" if self.is_consumed else f"{len(self)} slots"
+        return f"<{type(self).__name__} {self._pool.name}: {what}>"
+
+
+class Lease(_SlotLease):
+    """Read-only, shared lease on registered slots."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Give the slots back: they stay matchable and can be evicted again."""
+        self._pool.release(self)
+
+    def _give_back(self) -> None:
+        self.release()
+
+
+class WritableLease(_SlotLease):
+    """Exclusive lease on slots that are being filled; nobody else can see them."""
+
+    __slots__ = ()
+
+    def discard(self) -> None:
+        """Give the slots up: their content is lost."""
+        self._pool.discard(self)
+
+    def _give_back(self) -> None:
+        self.discard()

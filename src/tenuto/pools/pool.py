@@ -1,0 +1,365 @@
+"""A pool of slots: free, leased or cached."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import numpy.typing as npt
+
+from tenuto.errors import InvariantError, StateError
+from tenuto.pools.lease import Lease, WritableLease
+from tenuto.pools.policy import LRU, Policy, Slots
+from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
+from tenuto.tokens import BlockHash, BlockKey
+
+_NO_BLOCK = BlockKey(BlockHash(b""), BlockHash(b""), BlockHash(b""))
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """`lease` is yours; `evicted` blocks lost their slots for it."""
+
+    lease: WritableLease
+    evicted: list[BlockKey]
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Not that many slots can be had now; `available` can."""
+
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`lease` holds every block that was registered; `new` are those that were not there before."""
+
+    lease: Lease
+    new: list[BlockKey]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """Slot counts now (free + leased + cached = total) and evictions so far."""
+
+    total: int
+    free: int
+    leased: int
+    cached: int
+    registered: int
+    evictions: int
+
+
+class Pool:
+    """Slots 0 ≤ s < n_slots, each RESET, PARTIAL, COMPLETE or REGISTERED.
+
+    Thread-safe. Methods that take a lease consume it, except where they say otherwise.
+    """
+
+    def __init__(self, name: str, n_slots: int = 0, policy: Policy | None = None) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._policy: Policy = policy or LRU()
+        self._states: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._leases: npt.NDArray[np.int32] = np.zeros(0, np.int32)  # holders of each slot
+        self._doomed: set[int] = set()  # invalidated while leased: reset at the last release
+        self._keys: list[BlockKey] = []  # _NO_BLOCK while a slot is RESET or PARTIAL
+        self._slots: dict[BlockHash, int] = {}  # registered and not doomed
+        self._free: list[int] = []
+        self._n_cached = 0
+        self._n_evictions = 0
+        self._abandoned: deque[Slots] = deque()
+        self.grow(n_slots)
+
+    # -- size ---------------------------------------------------------------------------------------
+
+    def grow(self, n_slots: int) -> None:
+        """Have `n_slots` slots from now on; never fewer than before."""
+        with self._locked():
+            old = len(self._keys)
+            if n_slots <= old:
+                return
+            more = n_slots - old
+            self._states = np.concatenate([self._states, np.zeros(more, np.uint8)])
+            self._leases = np.concatenate([self._leases, np.zeros(more, np.int32)])
+            self._keys += [_NO_BLOCK] * more
+            self._free[:0] = range(n_slots - 1, old - 1, -1)  # low numbers are used first
+            self._policy.grow(n_slots)
+
+    def restore(self, entries: Iterable[tuple[int, BlockKey]]) -> None:
+        """Register blocks known to be in given free slots, oldest first (recovery of a store)."""
+        with self._locked():
+            slots: list[int] = []
+            for slot, key in entries:
+                if self._states[slot] != SlotState.RESET:
+                    raise StateError(f"{self.name}: slot {slot} is in use and can't be restored")
+                if key.hash not in self._slots:
+                    self._slots[key.hash] = slot
+                    self._keys[slot] = key
+                    slots.append(slot)
+            array = np.array(slots, np.int32)
+            self._move(array, Trigger.APPLY)
+            self._move(array, Trigger.REGISTER)
+            taken = set(slots)
+            self._free = [slot for slot in self._free if slot not in taken]
+            self._cache(array[::-1])  # policies take chain order: the last is the oldest
+
+    # -- filling ------------------------------------------------------------------------------------
+
+    def allocate(self, n: int, *, evict: bool = True) -> Allocated | Full:
+        """`n` empty slots, evicting cached blocks for them if `evict`."""
+        with self._locked():
+            available = len(self._free) + (self._n_cached if evict else 0)
+            if n > available:
+                return Full(available)
+            evicted = self._evict(n - len(self._free)) if n > len(self._free) else []
+            array = np.array(self._pop_free(n), np.int32)
+            self._leases[array] = 1
+            return Allocated(WritableLease(self, array), evicted)
+
+    def init(self, lease: WritableLease, index: int) -> None:
+        """Slot `index` of the lease starts to be filled token by token. Keeps the lease."""
+        with self._locked():
+            self._move(lease._borrow(self)[index : index + 1], Trigger.INIT)
+
+    def commit(self, lease: WritableLease, index: int, key: BlockKey) -> None:
+        """Slot `index` of the lease is full and is block `key` from now on. Keeps the lease."""
+        with self._locked():
+            array = lease._borrow(self)[index : index + 1]
+            self._move(array, Trigger.COMMIT)
+            self._keys[int(array[0])] = key
+
+    def apply(self, lease: WritableLease, keys: Sequence[BlockKey]) -> None:
+        """The empty slots of the lease are for whole blocks `keys`, in order. Keeps the lease."""
+        if len(keys) != len(lease):
+            raise StateError(f"{len(keys)} blocks for {len(lease)} slots")
+        with self._locked():
+            self._move(lease._borrow(self), Trigger.APPLY)
+            for slot, key in zip(lease.slots, keys, strict=True):
+                self._keys[slot] = key
+
+    def register(self, lease: WritableLease, failed: Collection[int] = ()) -> Registered:
+        """Make the blocks of the lease matchable, except indices `failed`, whose slots are given up.
+
+        A block that is registered already keeps its first slot (dedup); the returned lease then holds that one.
+        """
+        with self._locked():
+            array = lease._borrow(self)
+            keep = np.ones(len(array), bool)
+            if failed:
+                keep[list(failed)] = False
+            good = array[keep]
+            self._require(good, Trigger.REGISTER)
+            lease._take(self)
+            slots = good.tolist()
+            keys = [self._keys[slot] for slot in slots]
+            claim = self._slots.setdefault
+            first = [claim(key.hash, slot) for key, slot in zip(keys, slots, strict=True)]
+            if first == slots:
+                self._move(good, Trigger.REGISTER)
+                self._reset(array[~keep])
+                return Registered(Lease(self, good), keys)
+            held, is_new = np.array(first, np.int32), np.array(first, np.int32) == good
+            self._move(good[is_new], Trigger.REGISTER)
+            self._hold(np.setdiff1d(held, good[is_new]))
+            self._reset(np.concatenate([array[~keep], good[~is_new]]))
+            new = [key for key, fresh in zip(keys, is_new, strict=True) if fresh]
+            return Registered(Lease(self, np.unique(held)), new)
+
+    def discard(self, lease: WritableLease) -> None:
+        """Give up unregistered slots; their content is lost."""
+        with self._locked():
+            self._reset(lease._take(self))
+
+    # -- using --------------------------------------------------------------------------------------
+
+    def match(self, hashes: Iterable[BlockHash]) -> Lease:
+        """Lease the longest prefix of `hashes` that is registered (perhaps nothing)."""
+        with self._locked():
+            found = takewhile(lambda slot: slot is not None, map(self._slots.get, hashes))
+            array = np.array(list(found), np.int32)
+            self._hold(array)
+            return Lease(self, array)
+
+    def keys(self, lease: Lease) -> list[BlockKey]:
+        """The blocks of a lease, in order. Keeps the lease."""
+        with self._locked():
+            lease._borrow(self)
+            return [self._keys[slot] for slot in lease.slots]
+
+    def release(self, lease: Lease) -> None:
+        """Give a lease back; blocks that nobody holds any more can be evicted."""
+        with self._locked():
+            self._unhold(lease._take(self))
+
+    def __contains__(self, block: BlockHash) -> bool:
+        return block in self._slots
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    # -- losing -------------------------------------------------------------------------------------
+
+    def invalidate(self, hashes: Iterable[BlockHash]) -> list[BlockKey]:
+        """Forget blocks whose bytes are wrong: unmatchable now, free when their last lease ends."""
+        with self._locked():
+            slots = [slot for block in hashes if (slot := self._slots.get(block)) is not None]
+            return self._forget(slots)
+
+    def reset(self) -> list[BlockKey]:
+        """Forget every registered block; leases stay good until they are released."""
+        with self._locked():
+            return self._forget(list(self._slots.values()))
+
+    def abandon(self, array: Slots) -> None:
+        """Queue the slots of a lease that was collected unreleased; any thread, takes no lock."""
+        self._abandoned.append(array)
+
+    # -- books --------------------------------------------------------------------------------------
+
+    def statistics(self) -> PoolStatistics:
+        """Counts now."""
+        with self._locked():
+            total, free = len(self._keys), len(self._free)
+            leased = total - free - self._n_cached
+            return PoolStatistics(
+                total, free, leased, self._n_cached, len(self._slots), self._n_evictions
+            )
+
+    def check(self) -> None:
+        """Raise `InvariantError` unless the books balance."""
+        with self._locked():
+            states, leases = self._states, self._leases
+            free = np.array(sorted(self._free), np.int32)
+            registered = states == SlotState.REGISTERED
+            cached = registered & (leases == 0)
+            rules = {
+                "a free slot twice": len(set(self._free)) == len(self._free),
+                "free slots are reset and unleased": not states[free].any()
+                and not leases[free].any(),
+                "free + leased + cached = total": len(free) + int((leases > 0).sum()) + self._n_cached
+                == len(self._keys),
+                "cached count": int(cached.sum()) == self._n_cached,
+                "a lease count below zero": not (leases < 0).any(),
+                "unregistered slots have one holder": bool(
+                    (leases[(states == SlotState.PARTIAL) | (states == SlotState.COMPLETE)] == 1).all()
+                ),
+                "the index names registered slots": all(
+                    registered[slot] and self._keys[slot].hash == block
+                    for block, slot in self._slots.items()
+                ),
+                "every registered slot is in the index or doomed": int(registered.sum())
+                == len(self._slots) + len(self._doomed),
+                "doomed slots are leased": all(leases[slot] > 0 for slot in self._doomed),
+            }
+            for rule, holds in rules.items():
+                if not holds:
+                    raise InvariantError(f"pool {self.name!r}: broken: {rule}")
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        return f"<Pool {self.name}: {s.free} free + {s.leased} leased + {s.cached} cached = {s.total}>"
+
+    # -- under the lock -----------------------------------------------------------------------------
+
+    def _locked(self) -> threading.Lock:
+        """The lock to hold; abandoned leases are taken back on the way in."""
+        if self._abandoned:
+            with self._lock:
+                while self._abandoned:
+                    array = self._abandoned.popleft()
+                    registered = self._states[array] == SlotState.REGISTERED
+                    self._unhold(array[registered])
+                    self._reset(array[~registered])
+        return self._lock
+
+    def _require(self, array: Slots, trigger: Trigger) -> SlotState:
+        """The one state all these slots are in, which must have this transition."""
+        state = SlotState(int(self._states[array[0]])) if len(array) else SlotState.RESET
+        wrong = self._states[array] != state
+        if wrong.any():
+            state = SlotState(int(self._states[array[wrong][0]]))
+            raise StateError(f"{self.name}: cannot {trigger.value} slots in different states")
+        if len(array) and (state, trigger) not in TRANSITIONS:
+            raise StateError(f"{self.name}: cannot {trigger.value} a slot that is {state.name}")
+        return state
+
+    def _move(self, array: Slots, trigger: Trigger) -> None:
+        """The one place where states change. All slots of a call are in the same state."""
+        if len(array):
+            self._states[array] = TRANSITIONS[self._require(array, trigger), trigger]
+
+    def _hold(self, array: Slots) -> None:
+        idle = array[self._leases[array] == 0]
+        self._leases[array] += 1
+        self._n_cached -= len(idle)
+        self._policy.leased(idle)
+
+    def _unhold(self, array: Slots) -> None:
+        self._leases[array] -= 1
+        idle = array[self._leases[array] == 0]
+        if self._doomed:
+            doomed = [slot for slot in idle.tolist() if slot in self._doomed]
+            if doomed:
+                self._doomed.difference_update(doomed)
+                gone = np.array(doomed, np.int32)
+                self._move(gone, Trigger.INVALIDATE)
+                self._put_free(doomed)
+                idle = np.array([slot for slot in idle.tolist() if self._states[slot]], np.int32)
+        self._cache(idle)
+
+    def _cache(self, array: Slots) -> None:
+        self._n_cached += len(array)
+        keys = self._keys
+        self._policy.cached(array, [keys[slot].hash for slot in array.tolist()])
+
+    def _reset(self, array: Slots) -> None:
+        """Give up unregistered slots, whatever their state."""
+        if not len(array):
+            return
+        for state in (SlotState.RESET, SlotState.PARTIAL, SlotState.COMPLETE):
+            self._move(array[self._states[array] == state], Trigger.DISCARD)
+        self._leases[array] = 0
+        self._put_free(array.tolist())
+
+    def _evict(self, n: int) -> list[BlockKey]:
+        victims = self._policy.evict(n)
+        evicted = [self._keys[slot] for slot in victims]
+        for key in evicted:
+            del self._slots[key.hash]
+        self._move(np.array(victims, np.int32), Trigger.EVICT)
+        self._n_cached -= len(victims)
+        self._n_evictions += len(victims)
+        self._put_free(victims)
+        return evicted
+
+    def _forget(self, slots: list[int]) -> list[BlockKey]:
+        array = np.array(slots, np.int32)
+        keys = [self._keys[slot] for slot in slots]
+        for key in keys:
+            del self._slots[key.hash]
+        leased = self._leases[array] > 0
+        self._doomed.update(array[leased].tolist())
+        idle = array[~leased]
+        self._policy.leased(idle)
+        self._n_cached -= len(idle)
+        self._move(idle, Trigger.INVALIDATE)
+        self._put_free(idle.tolist())
+        return keys
+
+    def _pop_free(self, n: int) -> list[int]:
+        if n == 0:
+            return []
+        taken = self._free[-n:]
+        del self._free[-n:]
+        return taken[::-1]
+
+    def _put_free(self, slots: list[int]) -> None:
+        for slot in slots:
+            self._keys[slot] = _NO_BLOCK
+        self._free += slots

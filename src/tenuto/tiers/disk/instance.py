@@ -1,0 +1,156 @@
+"""Claiming a folder under the disk root: one writer each, taken over when its owner is dead."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import shutil
+import string
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tenuto.errors import ConfigError
+from tenuto.tokens import Namespace
+
+_ROOT_LOCK_TIMEOUT_S = 30.0
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "ceph", "beegfs", "gpfs", "afs", "ocfs2")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """This process writes `folder` (``.../<instance>/rank-<r>``) while `lock_fd` is open."""
+
+    folder: Path
+    lock_fd: int
+
+    @property
+    def instance(self) -> Path:
+        """The folder that all ranks of the engine share."""
+        return self.folder.parent
+
+
+@contextmanager
+def root_lock(root: Path) -> Iterator[None]:
+    """Hold the node's lock: claims and quota decisions happen one at a time."""
+    fd = os.open(root / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    try:
+        deadline = time.monotonic() + _ROOT_LOCK_TIMEOUT_S
+        while not _try_lock(fd):
+            if time.monotonic() > deadline:
+                raise TimeoutError(110, f"{root / 'lock'} is held by another process")
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(fd)
+
+
+def claim(root: Path, namespace: Namespace, owner: str, rank: int) -> Claim:
+    """Take a folder for rank `rank` of engine `owner`: its own, a dead engine's, or a new one.
+
+    Raises `ConfigError` naming the setting when the root can't be written.
+    """
+    try:
+        home = root / namespace.folder
+        root.mkdir(parents=True, exist_ok=True)
+        with root_lock(root):
+            home.mkdir(exist_ok=True)
+            described = msgspec.json.format(msgspec.json.encode(namespace.describe()))
+            (home / "namespace.json").write_bytes(described + b"\n")
+            instance = _find(home, owner, rank) or _new(home)
+            folder = instance / f"rank-{rank}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (instance / "owner").write_text(owner)
+            fd = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            if not _try_lock(fd):
+                os.close(fd)
+                raise ConfigError(f"tiers.disk.path: {folder} is in use by another process")
+            return Claim(folder, fd)
+    except OSError as error:
+        raise ConfigError(
+            f"tiers.disk.path: can't write to {root} ({error.strerror or error}); "
+            "choose another folder, or give this user the right to write there"
+        ) from None
+
+
+def instances(home: Path) -> list[Path]:
+    """The instance folders of a namespace, in name order."""
+    with suppress(FileNotFoundError):
+        return sorted(path for path in home.iterdir() if path.is_dir())
+    return []
+
+
+def is_alive(instance: Path) -> bool:
+    """Whether a process holds a rank of this instance."""
+    return any(_is_locked(lock) for lock in instance.glob("rank-*/lock"))
+
+
+def remove_dead(instance: Path) -> None:
+    """Delete a dead instance's folder. Hold the root lock."""
+    shutil.rmtree(instance, ignore_errors=True)
+    with suppress(OSError):  # the namespace folder goes with its last instance
+        if not instances(instance.parent):
+            shutil.rmtree(instance.parent)
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system `path` lies on, as the kernel names it."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        mount = fields.split()[4]
+        inside = str(path.resolve()).startswith(mount.rstrip("/") + "/") or mount == "/"
+        if inside and len(mount) >= len(best):
+            best, kind = mount, rest.split()[0]
+    return kind
+
+
+def is_network(path: Path) -> bool:
+    """Whether `path` lies on a network file system, where SQLite's WAL does not work."""
+    kind = file_system(path)
+    return kind in _NETWORK or kind.startswith("fuse.")
+
+
+def _find(home: Path, owner: str, rank: int) -> Path | None:
+    found = instances(home)
+    for path in found:
+        owned = path / "owner"
+        if owned.exists() and owned.read_text() == owner and not _is_rank_locked(path, rank):
+            return path
+    return next((path for path in found if not is_alive(path)), None)
+
+
+def _new(home: Path) -> Path:
+    letters = string.ascii_lowercase
+    names = itertools.chain.from_iterable(
+        map("".join, itertools.product(letters, repeat=n)) for n in itertools.count(1)
+    )
+    return next(path for name in names if not (path := home / name).exists())
+
+
+def _is_rank_locked(instance: Path, rank: int) -> bool:
+    return _is_locked(instance / f"rank-{rank}" / "lock")
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _try_lock(fd)
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

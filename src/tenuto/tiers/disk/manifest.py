@@ -1,0 +1,169 @@
+"""The manifest: which blocks the slots of one rank hold. SQLite; the schema is in docs/format.md."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tenuto.errors import Cause, StoreError
+from tenuto.tokens import BlockHash, BlockKey
+
+NAME = "manifest.sqlite"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS files(number INTEGER PRIMARY KEY, n_slots INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS blocks(
+    slot INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, parent BLOB NOT NULL, prefix BLOB NOT NULL,
+    epoch INTEGER NOT NULL, stamp INTEGER NOT NULL);
+"""
+
+
+@contextmanager
+def _mapped(what: str) -> Iterator[None]:
+    """Map SQLite's errors; the only place that sees them."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+        cause = Cause.NO_SPACE if full else Cause.IO_ERROR
+        raise StoreError(cause, f"manifest: {what}: {error}") from error
+
+
+class Manifest:
+    """One connection, used by any thread under a lock; each method is one transaction."""
+
+    def __init__(self, folder: Path, *, is_network: bool = False) -> None:
+        self._lock = threading.Lock()
+        with _mapped("open"):
+            self._db = sqlite3.connect(
+                folder / NAME, isolation_level=None, check_same_thread=False, timeout=10
+            )
+            self._db.execute(f"PRAGMA journal_mode={'DELETE' if is_network else 'WAL'}")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_SCHEMA)
+            self._stamp: int = self._db.execute(
+                "SELECT coalesce(max(stamp), 0) FROM blocks"
+            ).fetchone()[0]
+
+    def meta(self) -> dict[str, str]:
+        """What the folder was made for."""
+        with self._reading("meta") as db:
+            return dict(db.execute("SELECT key, value FROM meta"))
+
+    def restart(self, meta: dict[str, str]) -> None:
+        """Forget everything; the folder is for `meta` now."""
+        with self._writing("restart") as db:
+            for table in ("blocks", "files", "meta"):
+                db.execute(f"DELETE FROM {table}")
+            db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+
+    def files(self) -> dict[int, int]:
+        """Slots of each listed file."""
+        with self._reading("files") as db:
+            return dict(db.execute("SELECT number, n_slots FROM files"))
+
+    def add_file(self, number: int, n_slots: int) -> None:
+        """List a file whose slots are all pre-written."""
+        with self._writing("add file") as db:
+            db.execute("INSERT INTO files VALUES (?, ?)", (number, n_slots))
+
+    def insert(self, entries: Iterable[tuple[int, BlockKey]], epoch: int) -> None:
+        """List blocks whose extents are whole; the same block in another slot is unlisted."""
+        with self._writing("insert") as db:
+            rows: list[tuple[int, bytes, bytes, bytes, int, int]] = []
+            for slot, key in entries:
+                self._stamp = max(self._stamp + 1, time.time_ns())
+                rows.append((slot, *key, epoch, self._stamp))
+            db.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def delete(self, slots: Sequence[int]) -> int:
+        """Unlist what these slots hold; how many held something."""
+        with self._writing("delete") as db:
+            where = [(slot,) for slot in slots]
+            return db.executemany("DELETE FROM blocks WHERE slot = ?", where).rowcount
+
+    def delete_all(self) -> None:
+        """Unlist every block."""
+        with self._writing("delete all") as db:
+            db.execute("DELETE FROM blocks")
+
+    def delete_other_epochs(self) -> None:
+        """Unlist the blocks stored after a reset."""
+        with self._writing("delete epochs") as db:
+            db.execute("DELETE FROM blocks WHERE epoch <> 0")
+
+    def blocks(self) -> list[tuple[int, BlockKey]]:
+        """(slot, key) of every block, oldest first."""
+        with self._reading("blocks") as db:
+            rows = db.execute("SELECT slot, hash, parent, prefix FROM blocks ORDER BY stamp")
+            return [(slot, _key(*key)) for slot, *key in rows]
+
+    def n_blocks(self) -> int:
+        """Listed blocks."""
+        with self._reading("count") as db:
+            return db.execute("SELECT count(*) FROM blocks").fetchone()[0]
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock, _mapped("close"):
+            self._db.close()
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[sqlite3.Connection]:
+        with self._lock, _mapped(what):
+            yield self._db
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[sqlite3.Connection]:
+        with self._lock, _mapped(what):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+
+class PeerManifest:
+    """Another process's manifest, read only: what is new since the last look."""
+
+    def __init__(self, folder: Path) -> None:
+        with _mapped("open a peer's"):
+            self._db = sqlite3.connect(
+                f"file:{folder / NAME}?mode=ro", uri=True, check_same_thread=False, timeout=2
+            )
+        self._stamp = 0
+
+    def meta(self) -> dict[str, str]:
+        """What the folder was made for."""
+        with _mapped("a peer's meta"):
+            return dict(self._db.execute("SELECT key, value FROM meta"))
+
+    def news(self) -> list[tuple[int, BlockKey]]:
+        """(slot, key) of blocks listed since the last call."""
+        with _mapped("a peer's blocks"):
+            rows = self._db.execute(
+                "SELECT stamp, slot, hash, parent, prefix FROM blocks"
+                " WHERE stamp > ? AND epoch = 0 ORDER BY stamp",
+                (self._stamp,),
+            ).fetchall()
+        if rows:
+            self._stamp = rows[-1][0]
+        return [(slot, _key(*key)) for _, slot, *key in rows]
+
+    def close(self) -> None:
+        """Close the connection."""
+        with _mapped("close a peer's"):
+            self._db.close()
+
+
+def _key(block: bytes, parent: bytes, prefix: bytes) -> BlockKey:
+    return BlockKey(BlockHash(block), BlockHash(parent), BlockHash(prefix))
+
+

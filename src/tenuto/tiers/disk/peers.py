@@ -1,0 +1,92 @@
+"""What other engines of this node hold of our namespace: read only, found by polling their manifests."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tenuto.errors import Cause, StoreError
+from tenuto.tiers.disk.files import DirectFiles
+from tenuto.tiers.disk.instance import instances
+from tenuto.tiers.disk.manifest import NAME, PeerManifest
+from tenuto.tokens import BlockKey
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One other instance's rank folder."""
+
+    manifest: PeerManifest
+    files: DirectFiles
+    inode: int
+    per_file: int
+
+
+@dataclass(slots=True)
+class Peers:
+    """Instances of `home` other than `mine`, with the same rank and geometry (`meta`, less per_file)."""
+
+    home: Path
+    mine: str
+    rank: int
+    meta: dict[str, str]
+    _open: dict[str, _Peer] = field(default_factory=dict[str, _Peer])
+
+    def news(self) -> dict[str, list[tuple[int, BlockKey]]]:
+        """Blocks that appeared since the last call, by instance; deletions show when they are read."""
+        found: dict[str, list[tuple[int, BlockKey]]] = {}
+        for folder in instances(self.home):
+            name = folder.name
+            if name == self.mine:
+                continue
+            try:
+                peer = self._peer(name, folder / f"rank-{self.rank}")
+                fresh = peer.manifest.news() if peer else []
+            except StoreError as error:
+                logger.debug("instance %s can't be read now: %s", name, error)
+                self._drop(name)
+                continue
+            if fresh:
+                found[name] = fresh
+        return found
+
+    def place(self, instance: str, slot: int) -> tuple[DirectFiles, int, int]:
+        """Where a slot of an instance lies: its files, file number, index in the file. Raises `StoreError`."""
+        peer = self._open.get(instance)
+        if peer is None:
+            raise StoreError(Cause.MISSING, f"instance {instance} is gone")
+        return peer.files, *divmod(slot, peer.per_file)
+
+    def close(self) -> None:
+        """Close every peer."""
+        for name in list(self._open):
+            self._drop(name)
+
+    def _peer(self, name: str, folder: Path) -> _Peer | None:
+        try:
+            inode = (folder / NAME).stat().st_ino
+        except FileNotFoundError:
+            self._drop(name)
+            return None
+        known = self._open.get(name)
+        if known and known.inode == inode:
+            return known
+        self._drop(name)
+        manifest = PeerManifest(folder)
+        meta = manifest.meta()
+        per_file = int(meta.pop("per_file", 0))
+        if meta != self.meta or per_file < 1:
+            manifest.close()
+            return None
+        peer = _Peer(manifest, DirectFiles(folder, is_writable=False), inode, per_file)
+        self._open[name] = peer
+        return peer
+
+    def _drop(self, name: str) -> None:
+        peer = self._open.pop(name, None)
+        if peer:
+            peer.manifest.close()
+            peer.files.close()

@@ -1,0 +1,180 @@
+"""The disk store: extents in the slots of pool files, listed in the manifest after they are whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tenuto.errors import Cause, StoreError
+from tenuto.memory.extent import ExtentCodec
+from tenuto.tiers.disk.files import DirectFiles, PoolFiles
+from tenuto.tiers.disk.growth import Growth, files_meta
+from tenuto.tiers.disk.instance import Claim, is_network
+from tenuto.tiers.disk.io import IoThreads
+from tenuto.tiers.disk.manifest import Manifest
+from tenuto.tiers.disk.peers import Peers
+from tenuto.tiers.disk.quota import Quota
+from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO
+from tenuto.tokens import BlockKey
+
+WrapFiles = Callable[[PoolFiles], PoolFiles]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """`file_bytes` is the wished size of a pool file; `n_threads` do all reads and writes."""
+
+    quota: Quota
+    file_bytes: int = 256 << 20
+    n_threads: int = 8
+
+
+class DiskStore:
+    """See `tenuto.tiers.store.Store`. Owns the claimed folder until `close`.
+
+    Opening recovers: files that are not listed are deleted, rows without a whole file behind them are
+    dropped. Raises `StoreError` when the folder can't be opened at all.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        codec: ExtentCodec,
+        settings: DiskSettings,
+        rank: int = 0,
+        wrap_files: WrapFiles = lambda files: files,
+    ) -> None:
+        self._claim = claim
+        self._codec = codec
+        self._epoch = 0
+        self._extent_bytes = codec.layout.extent_bytes
+        self._files = wrap_files(DirectFiles(claim.folder))
+        self._manifest = _open_manifest(claim.folder)
+        self._io = IoThreads(settings.n_threads, "tenuto-io")
+        wish = min(settings.file_bytes, settings.quota.capacity_bytes // 4)
+        self._meta = files_meta(codec, max(1, wish // self._extent_bytes))
+        found = self._manifest.meta()
+        if {**found, "per_file": ""} == {**self._meta, "per_file": ""}:
+            self._meta = found  # a folder keeps the file size it was made with
+        else:
+            self._manifest.restart(self._meta)
+        self._per_file = int(self._meta["per_file"])
+        self._growth = Growth(claim, self._files, self._manifest, settings.quota,
+                              self._extent_bytes, self._per_file)  # fmt: skip
+        self._growth.recover()
+        self.recovered: list[tuple[int, BlockKey]] = self._manifest.blocks()
+        """(slot, key) of every block found when the store was opened, oldest first."""
+        self._growth.used(len(self.recovered))
+        self._n_listed = len(self.recovered)
+        self._lock = threading.Lock()
+        self.peers = Peers(claim.instance.parent, claim.instance.name, rank,
+                           {key: value for key, value in self._meta.items() if key != "per_file"})  # fmt: skip
+
+    def capacity(self) -> Capacity:
+        """See `Store`."""
+        return self._growth.capacity()
+
+    @property
+    def slots_per_file(self) -> int:
+        """Slots of one pool file."""
+        return self._per_file
+
+    def write(self, items: Sequence[SlotIO]) -> list[Failure]:
+        """See `Store`. Order: unlist the slots, write the extents, list them."""
+        codec, epoch = self._codec, self._epoch
+        try:
+            n_deleted = self._manifest.delete([item.slot for item in items])
+        except StoreError as error:
+            return _all_failed(items, error)
+        jobs = [lambda item=item: self._write_one(codec, item) for item in items]
+        errors = self._io.run(jobs, is_urgent=False)
+        failures = _failures(errors)
+        good = [item for item, error in zip(items, errors, strict=True) if error is None]
+        try:
+            if epoch == self._epoch:  # else the cache was reset meanwhile: leave them unlisted
+                self._manifest.insert([(item.slot, item.key) for item in good], epoch)
+        except StoreError as error:
+            return _all_failed(items, error)
+        with self._lock:
+            self._n_listed += len(good) - n_deleted
+            self._growth.used(self._n_listed)
+        return failures
+
+    def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
+        """See `Store`."""
+        codec = self._codec
+        jobs = [lambda item=item: self._read_one(codec, volume, item) for item in items]
+        return _failures(self._io.run(jobs, is_urgent=True))
+
+    def forget(self, slots: Sequence[int]) -> None:
+        """See `Store`."""
+        self._manifest.delete(slots)
+
+    def reset(self, namespace: bytes, epoch: int) -> None:
+        """See `Store`."""
+        self._codec = ExtentCodec(self._codec.layout, namespace)
+        self._epoch = epoch
+        self._manifest.delete_all()
+
+    def close(self) -> None:
+        """See `Store`."""
+        self._growth.close()
+        self._io.close()
+        self.peers.close()
+        self._files.close()
+        self._manifest.close()
+        os.close(self._claim.lock_fd)
+
+    def __repr__(self) -> str:
+        return f"<DiskStore {self._claim.folder}: {self.capacity().n_slots} slots>"
+
+    def _write_one(self, codec: ExtentCodec, item: SlotIO) -> None:
+        codec.seal(item.buffer)
+        number, index = divmod(item.slot, self._per_file)
+        self._files.write_from(number, index * self._extent_bytes, item.buffer)
+
+    def _read_one(self, codec: ExtentCodec, volume: str, item: SlotIO) -> None:
+        files: PoolFiles = self._files
+        if volume == OWN:
+            number, index = divmod(item.slot, self._per_file)
+        else:
+            files, number, index = self.peers.place(volume, item.slot)
+        n = files.read_into(number, index * self._extent_bytes, item.buffer)
+        if n < self._extent_bytes:
+            raise StoreError(Cause.CORRUPT, f"slot {item.slot}: {n} of {self._extent_bytes} bytes")
+        codec.verify(item.buffer, item.key.hash)
+
+
+def _open_manifest(folder: Path) -> Manifest:
+    """Open it; one that is no database any more is replaced, and its pool files with it."""
+    try:
+        return _checked(Manifest(folder, is_network=is_network(folder)))
+    except StoreError:
+        for path in folder.glob("manifest.sqlite*"):
+            path.unlink()
+        return Manifest(folder, is_network=is_network(folder))
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    try:
+        manifest.meta()
+        manifest.n_blocks()
+    except StoreError:
+        manifest.close()
+        raise
+    return manifest
+
+
+def _failures(errors: Sequence[StoreError | None]) -> list[Failure]:
+    return [
+        Failure(index, error.cause, str(error))
+        for index, error in enumerate(errors)
+        if error is not None
+    ]
+
+
+def _all_failed(items: Sequence[SlotIO], error: StoreError) -> list[Failure]:
+    return [Failure(index, error.cause, str(error)) for index in range(len(items))]

@@ -1,0 +1,67 @@
+"""What every store below host memory can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tenuto.errors import Cause
+from tenuto.tokens import BlockKey
+
+OWN = ""
+"""The volume this process writes; other volumes belong to other engines and are read only."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotIO:
+    """One extent to move between a store's slot and a page-aligned buffer of the extent's size."""
+
+    slot: int
+    key: BlockKey
+    buffer: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Item `index` of a batch failed; all items without a failure are done."""
+
+    index: int
+    cause: Cause
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """`n_slots` slots can be used now; `is_growing` when more may come."""
+
+    n_slots: int
+    is_growing: bool
+
+
+class Store(Protocol):
+    """Extents by slot number. Thread-safe; `read` and `write` block until the whole batch has ended."""
+
+    def capacity(self) -> Capacity:
+        """Slots that can be written now."""
+        ...
+
+    def write(self, items: Sequence[SlotIO]) -> list[Failure]:
+        """Seal and store whole extents; what a slot held before is forgotten first."""
+        ...
+
+    def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
+        """Fill buffers with whole verified extents; the buffer of a failed item is undefined."""
+        ...
+
+    def forget(self, slots: Sequence[int]) -> None:
+        """Drop what these own slots hold. Raises `StoreError`."""
+        ...
+
+    def reset(self, namespace: bytes, epoch: int) -> None:
+        """Forget everything; store for another namespace digest from now on. Raises `StoreError`."""
+        ...
+
+    def close(self) -> None:
+        """Stop threads and give up locks. Not while a `read` or `write` runs."""
+        ...

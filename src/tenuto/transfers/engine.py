@@ -1,0 +1,213 @@
+"""Runs transfers on a worker: loads on one lane, stores on another, so that neither waits for the other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tenuto.errors import Cause
+from tenuto.transfers.movers import Movers
+from tenuto.transfers.plan import BlockFailure, Route, Transfer, TransferResult
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Job:
+    """One transfer on its way. `deadline` is on the engine's clock."""
+
+    transfer: Transfer
+    deadline: float
+    waits_for: set[int]
+    dropped: dict[int, BlockFailure] = field(default_factory=dict[int, BlockFailure])
+    is_given_up: bool = False  # answered already; must not touch the device any more
+    is_touching: bool = False  # writing the device now; can't be given up until that ends
+
+
+class _Lane:
+    """One daemon thread and its queue."""
+
+    def __init__(self, name: str, run: Callable[[_Job], None]) -> None:
+        self._ready = threading.Condition()
+        self._queue: deque[_Job] = deque()
+        self._run = run
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._loop, name=f"tenuto-{name}", daemon=True)
+        self._thread.start()
+
+    def put(self, job: _Job) -> None:
+        with self._ready:
+            self._queue.append(job)
+            self._ready.notify()
+
+    def close(self) -> None:
+        with self._ready:
+            self._is_closed = True
+            self._ready.notify()
+
+    def _loop(self) -> None:
+        while True:
+            with self._ready:
+                while not self._queue:
+                    if self._is_closed:
+                        return
+                    self._ready.wait()
+                job = self._queue.popleft()
+            self._run(job)
+
+
+class TransferEngine:
+    """Submit on the engine's thread, poll results there; lanes do the moving.
+
+    Device → host transfers run in `submit` itself, in the order of the engine's computing. A load that has not
+    ended by its deadline is answered TIMEOUT and never touches the device afterwards; what it brings to host
+    memory later is still reported by the transfer that brought it.
+    """
+
+    def __init__(
+        self,
+        movers: Movers,
+        *,
+        load_timeout_s: float,
+        max_queued_stores: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._movers = movers
+        self._load_timeout_s = load_timeout_s
+        self._max_queued_stores = max_queued_stores
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._jobs: dict[int, _Job] = {}
+        self._results: list[TransferResult] = []
+        self._lanes = {
+            route: _Lane(name, self._run)
+            for name, route in (("load", Route.DISK_TO_HOST), ("copy", Route.HOST_TO_DEVICE),
+                                ("store", Route.HOST_TO_DISK), ("direct", Route.DISK_TO_DEVICE))
+        }  # fmt: skip
+
+    def submit(self, transfers: Sequence[Transfer]) -> None:
+        """Take transfers; each gets exactly one result, from `poll`."""
+        ready: list[_Job] = []
+        now = self._clock()
+        with self._changed:
+            n_stores = sum(job.transfer.route is Route.HOST_TO_DISK for job in self._jobs.values())
+            for transfer in transfers:
+                job = _Job(transfer, now + self._load_timeout_s,
+                           {i for i in transfer.after if i in self._jobs})  # fmt: skip
+                if transfer.route is Route.HOST_TO_DISK:
+                    n_stores += 1
+                    if n_stores > self._max_queued_stores:
+                        full = {i: BlockFailure(i, Cause.THROTTLED) for i in range(len(transfer.keys))}
+                        self._finish(transfer, full, 0.0)
+                        continue
+                self._jobs[transfer.id] = job
+                if not job.waits_for:
+                    ready.append(job)
+        for job in ready:
+            self._start(job)
+
+    def poll(self) -> list[TransferResult]:
+        """Results since the last call; loads past their deadline are given up."""
+        now = self._clock()
+        with self._changed:
+            late = [job for job in self._jobs.values() if now >= job.deadline]
+            for job in late:
+                self._give_up(job, Cause.TIMEOUT)
+            results, self._results = self._results, []
+        return results
+
+    def cancel(self, transfer_ids: Sequence[int]) -> None:
+        """Give up loads to the device, unless they are writing it right now."""
+        with self._changed:
+            for transfer_id in transfer_ids:
+                if transfer_id in self._jobs:
+                    self._give_up(self._jobs[transfer_id], Cause.CANCELLED)
+
+    def n_pending(self) -> int:
+        """Transfers without a result."""
+        with self._changed:
+            return len(self._jobs)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is pending; whether that came within `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs, timeout_s)
+
+    def close(self) -> None:
+        """End the lanes after what is queued."""
+        for lane in self._lanes.values():
+            lane.close()
+
+    def _start(self, job: _Job) -> None:
+        if job.transfer.route is Route.DEVICE_TO_HOST:
+            self._run(job)
+        else:
+            self._lanes[job.transfer.route].put(job)
+
+    def _run(self, job: _Job) -> None:
+        transfer = job.transfer
+        began = self._clock()
+        failures = dict(job.dropped)
+        indices = [i for i in range(len(transfer.keys)) if i not in failures]
+        if indices and not job.is_given_up:
+            try:
+                moved = self._movers.move(transfer, indices, lambda: self._touching(job))
+            except Exception:  # noqa: BLE001 - border of a lane: a bug costs this transfer, not the lane
+                logger.exception("transfer %d (%s) failed", transfer.id, transfer.route.value)
+                moved = [BlockFailure(index, Cause.IO_ERROR, "internal error") for index in indices]
+            failures |= {failure.index: failure for failure in moved}
+        seconds = self._clock() - began
+        with self._changed:
+            if not job.is_given_up:
+                self._end(job, failures, seconds)
+
+    @contextmanager
+    def _touching(self, job: _Job) -> Iterator[bool]:
+        """Whether the device may be written, and while the block runs the job can't be given up."""
+        with self._changed:
+            job.is_touching = not job.is_given_up
+        try:
+            yield job.is_touching
+        finally:
+            with self._changed:
+                job.is_touching = False
+
+    def _give_up(self, job: _Job, cause: Cause) -> None:
+        """Under the lock: answer a load to the device before it ends."""
+        transfer = job.transfer
+        if transfer.pages and transfer.route.is_load and not job.is_touching:
+            job.is_given_up = True
+            failed = {i: BlockFailure(i, cause) for i in range(len(transfer.keys))}
+            self._end(job, job.dropped | failed, 0.0)
+
+    def _end(self, job: _Job, failures: dict[int, BlockFailure], seconds: float) -> None:
+        """Under the lock: answer a job, and start what waited for it."""
+        transfer = job.transfer
+        del self._jobs[transfer.id]
+        self._finish(transfer, failures, seconds)
+        hashes = {transfer.keys[index].hash: failure for index, failure in failures.items()}
+        for other in list(self._jobs.values()):
+            if transfer.id not in other.waits_for:
+                continue
+            other.waits_for.discard(transfer.id)
+            for index, key in enumerate(other.transfer.keys):
+                if key.hash in hashes:
+                    cause = hashes[key.hash].cause
+                    other.dropped[index] = BlockFailure(index, cause, "its source failed")
+            if not other.waits_for:
+                self._start(other)
+        self._changed.notify_all()
+
+    def _finish(
+        self, transfer: Transfer, failures: dict[int, BlockFailure], seconds: float
+    ) -> None:
+        n_moved = len(transfer.keys) - len(failures)
+        ordered = tuple(failures[index] for index in sorted(failures))
+        n_bytes = n_moved * self._movers.extent_bytes
+        self._results.append(TransferResult(transfer.id, ordered, n_bytes, seconds))
+

@@ -1,0 +1,142 @@
+"""How each route moves bytes: the route table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from tenuto.errors import Cause
+from tenuto.memory.arena import HostArena
+from tenuto.memory.extent import ExtentCodec
+from tenuto.memory.pages import PageRun
+from tenuto.tiers.store import SlotIO, Store
+from tenuto.transfers.plan import BlockFailure, Route, Transfer
+
+
+class Device(Protocol):
+    """The engine's paged memory."""
+
+    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
+        """Copy pages into host slots."""
+        ...
+
+    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
+        """Copy host slots into pages."""
+        ...
+
+
+Touching = Callable[[], AbstractContextManager[bool]]
+"""Held while the device is written; false when the load was given up and must not write any more."""
+
+
+class Movers:
+    """Moves some blocks of a transfer and gives the failures. Called from several lanes at once.
+
+    The arena's last `n_bounce` slots are ours, for disk → device; the pool must not use them.
+    """
+
+    def __init__(
+        self,
+        arena: HostArena,
+        codec: ExtentCodec,
+        device: Device,
+        store: Store | None = None,
+        n_bounce: int = 0,
+    ) -> None:
+        self.codec = codec
+        self.extent_bytes = arena.extent_bytes
+        self._arena = arena
+        self._device = device
+        self._store = store
+        self._bounce = list(range(arena.n_slots - n_bounce, arena.n_slots))
+        self._table: dict[Route, Callable[[Transfer, list[int], Touching], list[BlockFailure]]] = {
+            Route.DEVICE_TO_HOST: self._device_to_host,
+            Route.HOST_TO_DISK: self._host_to_disk,
+            Route.DISK_TO_HOST: self._disk_to_host,
+            Route.HOST_TO_DEVICE: self._host_to_device,
+            Route.DISK_TO_DEVICE: self._disk_to_device,
+        }
+
+    def move(self, transfer: Transfer, indices: list[int], touching: Touching) -> list[BlockFailure]:
+        """Move the blocks at `indices` of the transfer."""
+        return self._table[transfer.route](transfer, indices, touching)
+
+    def _device_to_host(
+        self, transfer: Transfer, indices: list[int], _: Touching
+    ) -> list[BlockFailure]:
+        for index in indices:
+            buffer = self._arena.slot(transfer.targets[index])
+            self.codec.write_header(buffer, transfer.blocks[index])
+        runs = [transfer.pages[index] for index in indices]
+        self._device.gather(runs, [transfer.targets[index] for index in indices])
+        return []
+
+    def _host_to_disk(self, transfer: Transfer, indices: list[int], _: Touching) -> list[BlockFailure]:
+        wrong = self._wrong_headers(transfer, transfer.sources, indices)
+        good = [index for index in indices if index not in wrong]
+        items = [
+            SlotIO(transfer.targets[i], transfer.keys[i], self._arena.slot(transfer.sources[i]))
+            for i in good
+        ]
+        failures = self._needed_store().write(items)
+        return [*wrong.values(), *(BlockFailure(good[f.index], f.cause, f.message) for f in failures)]
+
+    def _disk_to_host(self, transfer: Transfer, indices: list[int], _: Touching) -> list[BlockFailure]:
+        return self._read(transfer, indices, [transfer.targets[index] for index in indices])
+
+    def _host_to_device(
+        self, transfer: Transfer, indices: list[int], touching: Touching
+    ) -> list[BlockFailure]:
+        wrong = self._wrong_headers(transfer, transfer.sources, indices)
+        good = [index for index in indices if index not in wrong]
+        return [
+            *wrong.values(),
+            *self._scatter(transfer, good, [transfer.sources[index] for index in good], touching),
+        ]
+
+    def _disk_to_device(
+        self, transfer: Transfer, indices: list[int], touching: Touching
+    ) -> list[BlockFailure]:
+        failures: list[BlockFailure] = []
+        for at in range(0, len(indices), len(self._bounce)):
+            part = indices[at : at + len(self._bounce)]
+            bad = {f.index: f for f in self._read(transfer, part, self._bounce)}
+            good = [(i, slot) for i, slot in zip(part, self._bounce, strict=False) if i not in bad]
+            failures += bad.values()
+            failures += self._scatter(transfer, [i for i, _ in good], [s for _, s in good], touching)
+        return failures
+
+    def _read(
+        self, transfer: Transfer, indices: list[int], slots: Sequence[int]
+    ) -> list[BlockFailure]:
+        items = [
+            SlotIO(transfer.sources[i], transfer.keys[i], self._arena.slot(slot))
+            for i, slot in zip(indices, slots, strict=False)
+        ]
+        failures = self._needed_store().read(items, transfer.volume)
+        return [BlockFailure(indices[f.index], f.cause, f.message) for f in failures]
+
+    def _scatter(
+        self, transfer: Transfer, indices: list[int], slots: list[int], touching: Touching
+    ) -> list[BlockFailure]:
+        with touching() as is_allowed:
+            if not is_allowed:
+                return [BlockFailure(index, Cause.CANCELLED) for index in indices]
+            self._device.scatter([transfer.pages[index] for index in indices], slots)
+        return []
+
+    def _wrong_headers(
+        self, transfer: Transfer, slots: Sequence[int], indices: list[int]
+    ) -> dict[int, BlockFailure]:
+        """Host slots whose header is of another block: a bug kept from becoming a wrong answer."""
+        return {
+            i: BlockFailure(i, Cause.CORRUPT, f"host slot {slots[i]} holds another block")
+            for i in indices
+            if not self.codec.is_block(self._arena.slot(slots[i]), transfer.keys[i].hash)
+        }
+
+    def _needed_store(self) -> Store:
+        if self._store is None:
+            raise RuntimeError("a transfer names the disk tier, which this worker does not have")
+        return self._store
