@@ -13,9 +13,11 @@ import msgspec
 
 from tenuto.errors import ConfigError
 
-_UNITS = {"": 1, "B": 1}
-for _power, _letter in enumerate("KMGT", start=1):
-    _UNITS |= {f"{_letter}iB": 1024**_power, f"{_letter}B": 1000**_power, _letter: 1024**_power}
+_UNITS = {"": 1, "B": 1} | {
+    unit: base**power
+    for power, letter in enumerate("KMGT", start=1)
+    for unit, base in ((f"{letter}iB", 1024), (letter, 1024), (f"{letter}B", 1000))
+}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)\s*")
 
 

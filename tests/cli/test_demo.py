@@ -1,11 +1,11 @@
 """The demo without its engine: what it asks, how it listens to a child, what it concludes."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -111,7 +111,7 @@ def test_json_has_the_three_runs_and_every_question(good):
 
 
 def test_the_report_shows_every_run(good):
-    console = Console(width=80, record=True, file=(Path(os.devnull)).open("w"))
+    console = Console(width=80, record=True, file=io.StringIO())
     report.show(good, console)
     shown = console.export_text()
     assert shown.count("host hit") == 4  # three rows and a bar
@@ -154,13 +154,13 @@ def test_a_child_that_hangs_is_killed(tmp_path, monkeypatch):
 
 
 def test_leaving_early_ends_the_child(tmp_path, monkeypatch):
-    line = encode(Begin("x"))
-    code = f"import os, time; print({line!r}, flush=True); time.sleep(60)"
+    said = '{"type":"begin","what":"%d"}'
+    code = f"import os, time; print({said!r} % os.getpid(), flush=True); time.sleep(60)"
     events = child(tmp_path, monkeypatch, code)
-    started = time.monotonic()
-    assert next(events) == Begin("x")
+    pid = int(next(events).what)
     events.close()
-    assert time.monotonic() - started < 30
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_the_environment_of_a_child_keeps_what_the_user_set():
@@ -203,24 +203,25 @@ def test_two_demos_do_not_share_a_folder(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_is_one_line_and_ends_the_child(tmp_path, number):
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
     script = make_script(
-        tmp_path, f"import time; print({encode(Begin('x'))!r}, flush=True); time.sleep(60)"
+        tmp_path,
+        f"import os, time; open({str(ready)!r}, 'w').write(str(os.getpid())); time.sleep(60)",
     )
     code = (
-        "import sys; from tenuto.cli.demo import command, model; from tenuto.cli.main import main; "
+        "import sys; from pathlib import Path; from tenuto.cli.demo import command, model; "
+        "from tenuto.cli.main import main; "
         f"sys.executable = {script!r}; command._check_packages = lambda: None; "
-        f"from pathlib import Path; model.folder_in = lambda cache: Path({str(tmp_path)!r}); "
-        "model.is_written = lambda folder: True; "
+        "model.folder_in = lambda cache: cache; model.is_written = lambda folder: True; "
         f"sys.exit(main(['demo', '--dir', {str(tmp_path / 'demo')!r}]))"
     )
     demo = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-    log = tmp_path / "demo" / "first.log"
-    while not log.exists():
-        assert demo.poll() is None
-        time.sleep(0.01)
-    time.sleep(0.2)
+    pid = int(ready.read_text())  # blocks until the child is there
     demo.send_signal(number)
     _, said = demo.communicate(timeout=30)
     assert demo.returncode == 130
     assert said.splitlines()[-1] == "tenuto demo: interrupted"
     assert "Traceback" not in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -16,9 +16,7 @@ EXIT_INTERRUPTED = 130
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all subcommands; each sets `run`, a function of the parsed arguments."""
-    parser = argparse.ArgumentParser(
-        prog="tenuto", description="A KV-cache block manager for LLM inference engines."
-    )
+    parser = argparse.ArgumentParser(prog="tenuto", description="A KV-cache block manager for LLM inference engines.")
     parser.add_argument("--version", action="version", version=f"tenuto {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.add_parser(commands)

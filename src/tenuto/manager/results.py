@@ -1,4 +1,4 @@
-"""The closed unions a manager answers with, and the records it keeps of what is on its way."""
+"""The closed unions a manager answers with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tenuto.manager.facts import TierKind
-from tenuto.pools import Lease, WritableLease
+from tenuto.pools import Lease
 from tenuto.tokens import BlockKey
 from tenuto.transfers.plan import Transfer
 
@@ -80,14 +80,3 @@ class Limits:
 
     max_writes: int = 64
     max_backlog: int = 65536
-
-
-@dataclass(slots=True)
-class Flight:
-    """A transfer on its way, the leases it lives on, and the transfer that reads what it brings."""
-
-    transfer: Transfer
-    generation: int
-    reads: list[Lease] = field(default_factory=list[Lease])
-    fills: WritableLease | None = None
-    follower: int | None = None

@@ -93,9 +93,7 @@ class ExtentLayout:
         return start, start + self.segment_bytes
 
 
-def choose_block_tokens(
-    wanted: int, engine_block_tokens: int, token_bytes_per_layer: int
-) -> int:
+def choose_block_tokens(wanted: int, engine_block_tokens: int, token_bytes_per_layer: int) -> int:
     """Tokens per block: `wanted`, or by the auto rule of docs/format.md when it is 0.
 
     Raises `ConfigError` when `wanted` is not a multiple of the engine's block.

@@ -6,6 +6,7 @@ and tokens.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -33,9 +34,7 @@ class PagedKV:
     Raises `UnsupportedModelError` for anything else.
     """
 
-    def __init__(
-        self, tensors: Sequence[torch.Tensor], layout: ExtentLayout, page_tokens: int
-    ) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], layout: ExtentLayout, page_tokens: int) -> None:
         self.layout = layout
         self.page_tokens = page_tokens
         self.pages_per_block = layout.block_tokens // page_tokens
@@ -103,14 +102,10 @@ def _stack_layers(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """One view over all layers where they lie at a regular distance in one storage, else one per layer."""
     first = tensors[0]
     offsets = [tensor.storage_offset() for tensor in tensors]
-    steps = {after - before for before, after in zip(offsets, offsets[1:], strict=False)}
+    steps = {after - before for before, after in itertools.pairwise(offsets)}
     one_storage = len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 1
-    same = all(
-        tensor.stride() == first.stride() and tensor.shape == first.shape for tensor in tensors
-    )
+    same = all(tensor.stride() == first.stride() and tensor.shape == first.shape for tensor in tensors)
     if one_storage and same and len(steps) <= 1 and all(step > 0 for step in steps):
         step = steps.pop() if steps else 1
-        return [
-            first.as_strided((len(tensors), *first.shape), (step, *first.stride()), offsets[0])
-        ]
+        return [first.as_strided((len(tensors), *first.shape), (step, *first.stride()), offsets[0])]
     return [tensor.unsqueeze(0) for tensor in tensors]

@@ -31,9 +31,10 @@ class _SlotLease:
     @property
     def slots(self) -> list[int]:
         """The slot numbers, in block order."""
-        if self._slots is None:
-            self._slots = self._borrow(self._pool).tolist()
-        return self._slots
+        slots = self._slots
+        if slots is None:
+            slots = self._slots = self.borrow(self._pool).tolist()
+        return slots
 
     @property
     def is_consumed(self) -> bool:
@@ -54,21 +55,23 @@ class _SlotLease:
         # Runs in any thread, perhaps inside the pool's own lock: only append to a queue.
         if getattr(self, "_array", None) is not None and len(self):
             what = repr(self)
-            self._pool.abandon(self._take(self._pool))
+            self._pool.abandon(self.consume(self._pool))
             warnings.warn(f"{what} was dropped without being released", ResourceWarning, 2)
 
     def _give_back(self) -> None:
         raise NotImplementedError
 
-    def _borrow(self, pool: Pool) -> npt.NDArray[np.int32]:
+    def borrow(self, pool: Pool) -> npt.NDArray[np.int32]:
+        """The slots, for `pool` to look at. Raises `LeaseError` when consumed, or of another pool."""
         if self._array is None:
             raise LeaseError(f"this {type(self).__name__} was already consumed")
         if pool is not self._pool:
             raise LeaseError(f"this lease is of pool {self._pool.name!r}, not {pool.name!r}")
         return self._array
 
-    def _take(self, pool: Pool) -> npt.NDArray[np.int32]:
-        array = self._borrow(pool)
+    def consume(self, pool: Pool) -> npt.NDArray[np.int32]:
+        """The slots, for `pool` to take back. Raises `LeaseError` like `borrow`."""
+        array = self.borrow(pool)
         self._array = None
         return array
 

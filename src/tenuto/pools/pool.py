@@ -125,12 +125,12 @@ class Pool:
     def init(self, lease: WritableLease, index: int) -> None:
         """Slot `index` of the lease starts to be filled token by token. Keeps the lease."""
         with self._locked():
-            self._move(lease._borrow(self)[index : index + 1], Trigger.INIT)
+            self._move(lease.borrow(self)[index : index + 1], Trigger.INIT)
 
     def commit(self, lease: WritableLease, index: int, key: BlockKey) -> None:
         """Slot `index` of the lease is full and is block `key` from now on. Keeps the lease."""
         with self._locked():
-            array = lease._borrow(self)[index : index + 1]
+            array = lease.borrow(self)[index : index + 1]
             self._move(array, Trigger.COMMIT)
             self._keys[int(array[0])] = key
 
@@ -139,7 +139,7 @@ class Pool:
         if len(keys) != len(lease):
             raise StateError(f"{len(keys)} blocks for {len(lease)} slots")
         with self._locked():
-            self._move(lease._borrow(self), Trigger.APPLY)
+            self._move(lease.borrow(self), Trigger.APPLY)
             for slot, key in zip(lease.slots, keys, strict=True):
                 self._keys[slot] = key
 
@@ -149,14 +149,14 @@ class Pool:
         A block that is registered already keeps its first slot (dedup); the returned lease then holds that one.
         """
         with self._locked():
-            array = lease._borrow(self)
+            array = lease.borrow(self)
             keep = np.ones(len(array), bool)
             if failed:
                 keep[list(failed)] = False
             good = array[keep]
             self._require(good, Trigger.REGISTER)
-            lease._take(self)
-            slots = good.tolist()
+            lease.consume(self)
+            slots: list[int] = good.tolist()
             keys = [self._keys[slot] for slot in slots]
             claim = self._slots.setdefault
             first = [claim(key.hash, slot) for key, slot in zip(keys, slots, strict=True)]
@@ -174,7 +174,7 @@ class Pool:
     def discard(self, lease: WritableLease) -> None:
         """Give up unregistered slots; their content is lost."""
         with self._locked():
-            self._reset(lease._take(self))
+            self._reset(lease.consume(self))
 
     # -- using --------------------------------------------------------------------------------------
 
@@ -189,13 +189,13 @@ class Pool:
     def keys(self, lease: Lease) -> list[BlockKey]:
         """The blocks of a lease, in order. Keeps the lease."""
         with self._locked():
-            lease._borrow(self)
+            lease.borrow(self)
             return [self._keys[slot] for slot in lease.slots]
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; blocks that nobody holds any more can be evicted."""
         with self._locked():
-            self._unhold(lease._take(self))
+            self._unhold(lease.consume(self))
 
     def __contains__(self, block: BlockHash) -> bool:
         return block in self._slots
@@ -227,9 +227,7 @@ class Pool:
         with self._locked():
             total, free = len(self._keys), len(self._free)
             leased = total - free - self._n_cached
-            return PoolStatistics(
-                total, free, leased, self._n_cached, len(self._slots), self._n_evictions
-            )
+            return PoolStatistics(total, free, leased, self._n_cached, len(self._slots), self._n_evictions)
 
     def check(self) -> None:
         """Raise `InvariantError` unless the books balance."""
@@ -240,8 +238,7 @@ class Pool:
             cached = registered & (leases == 0)
             rules = {
                 "a free slot twice": len(set(self._free)) == len(self._free),
-                "free slots are reset and unleased": not states[free].any()
-                and not leases[free].any(),
+                "free slots are reset and unleased": not states[free].any() and not leases[free].any(),
                 "free + leased + cached = total": len(free) + int((leases > 0).sum()) + self._n_cached
                 == len(self._keys),
                 "cached count": int(cached.sum()) == self._n_cached,
@@ -250,8 +247,7 @@ class Pool:
                     (leases[(states == SlotState.PARTIAL) | (states == SlotState.COMPLETE)] == 1).all()
                 ),
                 "the index names registered slots": all(
-                    registered[slot] and self._keys[slot].hash == block
-                    for block, slot in self._slots.items()
+                    registered[slot] and self._keys[slot].hash == block for block, slot in self._slots.items()
                 ),
                 "every registered slot is in the index or doomed": int(registered.sum())
                 == len(self._slots) + len(self._doomed),
@@ -315,8 +311,9 @@ class Pool:
 
     def _cache(self, array: Slots) -> None:
         self._n_cached += len(array)
+        slots: list[int] = array.tolist()
         keys = self._keys
-        self._policy.cached(array, [keys[slot].hash for slot in array.tolist()])
+        self._policy.cached(array, [keys[slot].hash for slot in slots])
 
     def _reset(self, array: Slots) -> None:
         """Give up unregistered slots, whatever their state."""

@@ -21,8 +21,7 @@ assert array(_TOKEN).itemsize == TOKEN_BYTES
 
 
 class BlockKey(NamedTuple):
-    """A block's name and its place: `parent` is the block before (first: the namespace),
-    `prefix` the first block of the chain."""
+    """A block's name and place: `parent` is the block before (or the namespace), `prefix` the chain's first."""
 
     hash: BlockHash
     parent: BlockHash

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -157,7 +157,7 @@ class TransferEngine:
         if indices and not job.is_given_up:
             try:
                 moved = self._movers.move(transfer, indices, lambda: self._touching(job))
-            except Exception:  # noqa: BLE001 - border of a lane: a bug costs this transfer, not the lane
+            except Exception:
                 logger.exception("transfer %d (%s) failed", transfer.id, transfer.route.value)
                 moved = [BlockFailure(index, Cause.IO_ERROR, "internal error") for index in indices]
             failures |= {failure.index: failure for failure in moved}
@@ -167,7 +167,7 @@ class TransferEngine:
                 self._end(job, failures, seconds)
 
     @contextmanager
-    def _touching(self, job: _Job) -> Iterator[bool]:
+    def _touching(self, job: _Job) -> Generator[bool]:
         """Whether the device may be written, and while the block runs the job can't be given up."""
         with self._changed:
             job.is_touching = not job.is_given_up
@@ -203,11 +203,8 @@ class TransferEngine:
                 self._start(other)
         self._changed.notify_all()
 
-    def _finish(
-        self, transfer: Transfer, failures: dict[int, BlockFailure], seconds: float
-    ) -> None:
+    def _finish(self, transfer: Transfer, failures: dict[int, BlockFailure], seconds: float) -> None:
         n_moved = len(transfer.keys) - len(failures)
         ordered = tuple(failures[index] for index in sorted(failures))
         n_bytes = n_moved * self._movers.extent_bytes
         self._results.append(TransferResult(transfer.id, ordered, n_bytes, seconds))
-

@@ -62,9 +62,7 @@ class Movers:
         """Move the blocks at `indices` of the transfer."""
         return self._table[transfer.route](transfer, indices, touching)
 
-    def _device_to_host(
-        self, transfer: Transfer, indices: list[int], _: Touching
-    ) -> list[BlockFailure]:
+    def _device_to_host(self, transfer: Transfer, indices: list[int], _: Touching) -> list[BlockFailure]:
         for index in indices:
             buffer = self._arena.slot(transfer.targets[index])
             self.codec.write_header(buffer, transfer.blocks[index])
@@ -75,19 +73,17 @@ class Movers:
     def _host_to_disk(self, transfer: Transfer, indices: list[int], _: Touching) -> list[BlockFailure]:
         wrong = self._wrong_headers(transfer, transfer.sources, indices)
         good = [index for index in indices if index not in wrong]
-        items = [
-            SlotIO(transfer.targets[i], transfer.keys[i], self._arena.slot(transfer.sources[i]))
-            for i in good
-        ]
+        items = [SlotIO(transfer.targets[i], transfer.keys[i], self._arena.slot(transfer.sources[i])) for i in good]
         failures = self._needed_store().write(items)
-        return [*wrong.values(), *(BlockFailure(good[f.index], f.cause, f.message) for f in failures)]
+        return [
+            *wrong.values(),
+            *(BlockFailure(good[f.index], f.cause, f.message) for f in failures),
+        ]
 
     def _disk_to_host(self, transfer: Transfer, indices: list[int], _: Touching) -> list[BlockFailure]:
         return self._read(transfer, indices, [transfer.targets[index] for index in indices])
 
-    def _host_to_device(
-        self, transfer: Transfer, indices: list[int], touching: Touching
-    ) -> list[BlockFailure]:
+    def _host_to_device(self, transfer: Transfer, indices: list[int], touching: Touching) -> list[BlockFailure]:
         wrong = self._wrong_headers(transfer, transfer.sources, indices)
         good = [index for index in indices if index not in wrong]
         return [
@@ -95,9 +91,7 @@ class Movers:
             *self._scatter(transfer, good, [transfer.sources[index] for index in good], touching),
         ]
 
-    def _disk_to_device(
-        self, transfer: Transfer, indices: list[int], touching: Touching
-    ) -> list[BlockFailure]:
+    def _disk_to_device(self, transfer: Transfer, indices: list[int], touching: Touching) -> list[BlockFailure]:
         failures: list[BlockFailure] = []
         for at in range(0, len(indices), len(self._bounce)):
             part = indices[at : at + len(self._bounce)]
@@ -107,9 +101,7 @@ class Movers:
             failures += self._scatter(transfer, [i for i, _ in good], [s for _, s in good], touching)
         return failures
 
-    def _read(
-        self, transfer: Transfer, indices: list[int], slots: Sequence[int]
-    ) -> list[BlockFailure]:
+    def _read(self, transfer: Transfer, indices: list[int], slots: Sequence[int]) -> list[BlockFailure]:
         items = [
             SlotIO(transfer.sources[i], transfer.keys[i], self._arena.slot(slot))
             for i, slot in zip(indices, slots, strict=False)
@@ -126,9 +118,7 @@ class Movers:
             self._device.scatter([transfer.pages[index] for index in indices], slots)
         return []
 
-    def _wrong_headers(
-        self, transfer: Transfer, slots: Sequence[int], indices: list[int]
-    ) -> dict[int, BlockFailure]:
+    def _wrong_headers(self, transfer: Transfer, slots: Sequence[int], indices: list[int]) -> dict[int, BlockFailure]:
         """Host slots whose header is of another block: a bug kept from becoming a wrong answer."""
         return {
             i: BlockFailure(i, Cause.CORRUPT, f"host slot {slots[i]} holds another block")

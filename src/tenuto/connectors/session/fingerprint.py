@@ -17,15 +17,20 @@ _HEAD_BYTES = 1 << 20
 _SAMPLE_BYTES = 4096
 _N_SAMPLES = 64
 
-_VOLATILE = ("_commit_hash", "_name_or_path", "transformers_version", "name_or_path", "torch_dtype", "dtype")
+_VOLATILE = (
+    "_commit_hash",
+    "_name_or_path",
+    "transformers_version",
+    "name_or_path",
+    "torch_dtype",
+    "dtype",
+)
 """Configuration keys that change without the model changing, or that the namespace has elsewhere."""
 
 
 def fingerprint_config(config: dict[str, Any]) -> str:
     """32 hex digits of a model configuration; keys that say nothing of the model are left out."""
-    return sha256(
-        json.dumps(_stable(config), sort_keys=True, default=str).encode()
-    ).hexdigest()[:32]
+    return sha256(json.dumps(_stable(config), sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def fingerprint_weights(folder: Path) -> str:
@@ -38,9 +43,7 @@ def fingerprint_weights(folder: Path) -> str:
     if folder.is_file():
         return _digest([folder], folder.parent)
     snapshot = _SNAPSHOT.search(folder.as_posix())
-    files = sorted(
-        path for path in folder.rglob("*") if path.suffix in _WEIGHTS and path.is_file()
-    )
+    files = sorted(path for path in folder.rglob("*") if path.suffix in _WEIGHTS and path.is_file())
     if not files:
         raise FileNotFoundError(f"no weight files in {folder}")
     if snapshot and all(path.is_symlink() for path in files):

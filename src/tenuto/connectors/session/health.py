@@ -17,9 +17,7 @@ _SICK = (Cause.IO_ERROR, Cause.NO_SPACE, Cause.TIMEOUT)
 class DiskHealth:
     """Pauses reading or writing of the disk for `retry_s` when a transfer failed for a reason of the disk's."""
 
-    def __init__(
-        self, manager: BlockManager, retry_s: float, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, manager: BlockManager, retry_s: float, clock: Callable[[], float]) -> None:
         self._manager = manager
         self._retry_s = retry_s
         self._clock = clock
@@ -48,8 +46,5 @@ class DiskHealth:
 
     def update(self) -> None:
         """Switch the tier off or on again by the clock."""
-        if self._manager.disk is None:
-            return
         now = self._clock()
-        self._manager.can_read_disk = now >= self._read_again_at
-        self._manager.can_write_disk = now >= self._write_again_at
+        self._manager.use_disk(read=now >= self._read_again_at, write=now >= self._write_again_at)

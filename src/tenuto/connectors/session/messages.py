@@ -47,9 +47,7 @@ class Handshake:
 class WorkerReport:
     """Workers → leader, with a step's output. Reports of several ranks are merged."""
 
-    results: dict[int, list[TransferResult]] = field(
-        default_factory=dict[int, list[TransferResult]]
-    )
+    results: dict[int, list[TransferResult]] = field(default_factory=dict[int, list[TransferResult]])
     disk: Capacity | None = None
     peers: dict[str, Entries] = field(default_factory=dict[str, Entries])
 

@@ -16,8 +16,8 @@ from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.errors import ConfigError, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
-from tenuto.memory.pages import PageRun
 from tenuto.memory.paged import ArenaView, PagedKV
+from tenuto.memory.pages import PageRun
 from tenuto.tiers.disk import DiskSettings, DiskStore
 from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.quota import Quota

@@ -62,9 +62,7 @@ class TenutoWorkerMetadata(KVConnectorWorkerMetadata):
 class TenutoConnector(KVConnectorBase_V1):
     """The scheduler side or the worker side, by `role`."""
 
-    def __init__(
-        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
-    ) -> None:
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         _log_like_vllm()
         setup = make_setup(vllm_config, kv_cache_config)
@@ -106,7 +104,7 @@ class TenutoConnector(KVConnectorBase_V1):
         """What was found on disk."""
         return TenutoHandshake(self.worker.handshake())
 
-    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:  # noqa: ARG002
         """Start loads and disk writes."""
         self.worker.begin_step(self._plan())
 
@@ -114,7 +112,11 @@ class TenutoConnector(KVConnectorBase_V1):
         """Loads are whole-block and asynchronous."""
 
     def save_kv_layer(
-        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any
+        self,
+        layer_name: str,
+        kv_layer: torch.Tensor,
+        attn_metadata: AttentionMetadata,
+        **kwargs: Any,
     ) -> None:
         """Stores start after the forward."""
 
@@ -122,7 +124,7 @@ class TenutoConnector(KVConnectorBase_V1):
         """Copy what this step filled into host memory."""
         self.worker.end_forward(self._plan())
 
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:  # noqa: ARG002
         """Requests whose load has ended, failed or not."""
         news = self.worker.poll()
         self._failed_pages |= news.failed_pages
@@ -145,27 +147,17 @@ class TenutoConnector(KVConnectorBase_V1):
 
     # -- scheduler side -----------------------------------------------------------------------------
 
-    def set_xfer_handshake_metadata(
-        self, metadata: dict[int, KVConnectorHandshakeMetadata]
-    ) -> None:
+    def set_xfer_handshake_metadata(self, metadata: dict[int, KVConnectorHandshakeMetadata]) -> None:
         """Hear from the workers."""
-        shakes = {
-            rank: shake.shake
-            for rank, shake in metadata.items()
-            if isinstance(shake, TenutoHandshake)
-        }
+        shakes = {rank: shake.shake for rank, shake in metadata.items() if isinstance(shake, TenutoHandshake)}
         self.leader.connect(shakes)
 
-    def get_num_new_matched_tokens(
-        self, request: Request, num_computed_tokens: int
-    ) -> tuple[int | None, bool]:
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens that can be loaded, asynchronously."""
         n = self.leader.lookup(self._view(request), num_computed_tokens)
         return n, bool(n)
 
-    def update_state_after_alloc(
-        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
-    ) -> None:
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """Arm the load."""
         pages = blocks.get_block_ids()[0]
         self.leader.admit(request.request_id, pages, num_external_tokens)
@@ -180,9 +172,7 @@ class TenutoConnector(KVConnectorBase_V1):
         if isinstance(metadata, TenutoWorkerMetadata):
             self.leader.receive(metadata.report)
 
-    def request_finished(
-        self, request: Request, block_ids: list[int]
-    ) -> tuple[bool, dict[str, Any] | None]:
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002
         """Nothing keeps the blocks: copies out of them have ended."""
         self.leader.finish(request.request_id)
         self._requests.pop(request.request_id, None)

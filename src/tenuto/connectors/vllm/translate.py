@@ -37,9 +37,7 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
     n_heads, head_dim = spec.num_kv_heads, spec.head_size
     dtype = DTYPES.get(spec.dtype)
     if dtype is None:
-        raise UnsupportedModelError(
-            f"kv_cache_dtype: {spec.dtype} is not supported; use auto, float16 or bfloat16"
-        )
+        raise UnsupportedModelError(f"kv_cache_dtype: {spec.dtype} is not supported; use auto, float16 or bfloat16")
     token_bytes = n_heads * 2 * head_dim * dtype.itemsize
     block_tokens = choose_block_tokens(config.layout.block_tokens, spec.block_size, token_bytes)
     layout = ExtentLayout(block_tokens, (0, n_layers), (0, n_heads), head_dim, head_dim, dtype)
@@ -107,13 +105,13 @@ def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
             "--disable-hybrid-kv-cache-manager, or without tenuto"
         )
     spec = groups[0].kv_cache_spec
-    plain = isinstance(spec, FullAttentionSpec) and not isinstance(spec, MLAAttentionSpec)
-    if not plain or spec.head_size != getattr(spec, "head_size_v", spec.head_size):
-        raise UnsupportedModelError(
-            f"this model's KV cache ({type(spec).__name__}) is not supported by tenuto yet, only full "
-            "attention with equal K and V heads is; start vLLM without tenuto"
-        )
-    return spec
+    is_plain = not isinstance(spec, MLAAttentionSpec)
+    if isinstance(spec, FullAttentionSpec) and is_plain and spec.head_size == spec.head_size_v:
+        return spec
+    raise UnsupportedModelError(
+        f"this model's KV cache ({type(spec).__name__}) is not supported by tenuto yet, only full attention with "
+        "equal K and V heads is; start vLLM without tenuto"
+    )
 
 
 def _namespace(vllm_config: VllmConfig, layout: ExtentLayout) -> Namespace:

@@ -63,9 +63,7 @@ class DirectFiles:
         try:
             with os.scandir(self._folder) as entries:
                 return {
-                    int(match[1]): entry.stat().st_size
-                    for entry in entries
-                    if (match := _NAME.fullmatch(entry.name))
+                    int(match[1]): entry.stat().st_size for entry in entries if (match := _NAME.fullmatch(entry.name))
                 }
         except OSError as error:
             raise store_error(error, f"list {self._folder}") from error
@@ -109,7 +107,7 @@ class DirectFiles:
             os.close(fd)
         try:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._folder / pool_file_name(number))
+                (self._folder / pool_file_name(number)).unlink()
         except OSError as error:
             raise store_error(error, f"delete {pool_file_name(number)}") from error
 

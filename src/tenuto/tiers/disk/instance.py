@@ -8,7 +8,7 @@ import os
 import shutil
 import string
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ class Claim:
 
 
 @contextmanager
-def root_lock(root: Path) -> Iterator[None]:
+def root_lock(root: Path) -> Generator[None]:
     """Hold the node's lock: claims and quota decisions happen one at a time."""
     fd = os.open(root / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
     try:

@@ -26,7 +26,7 @@ class _Batch:
             job()
         except StoreError as error:
             self.errors[index] = error
-        except BaseException as error:  # border of a thread: re-raised by IoThreads.run
+        except BaseException as error:  # noqa: BLE001 - border of a thread: re-raised by IoThreads.run
             self.unexpected = error
         with self._lock:
             self._left -= 1
@@ -42,10 +42,7 @@ class IoThreads:
         self._urgent: deque[tuple[_Batch, int, Job]] = deque()
         self._normal: deque[tuple[_Batch, int, Job]] = deque()
         self._is_closed = False
-        self._threads = [
-            threading.Thread(target=self._loop, name=f"{name}-{i}", daemon=True)
-            for i in range(n_threads)
-        ]
+        self._threads = [threading.Thread(target=self._loop, name=f"{name}-{i}", daemon=True) for i in range(n_threads)]
         for thread in self._threads:
             thread.start()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS blocks(
 
 
 @contextmanager
-def _mapped(what: str) -> Iterator[None]:
+def _mapped(what: str) -> Generator[None]:
     """Map SQLite's errors; the only place that sees them."""
     try:
         yield
@@ -40,15 +40,11 @@ class Manifest:
     def __init__(self, folder: Path, *, is_network: bool = False) -> None:
         self._lock = threading.Lock()
         with _mapped("open"):
-            self._db = sqlite3.connect(
-                folder / NAME, isolation_level=None, check_same_thread=False, timeout=10
-            )
+            self._db = sqlite3.connect(folder / NAME, isolation_level=None, check_same_thread=False, timeout=10)
             self._db.execute(f"PRAGMA journal_mode={'DELETE' if is_network else 'WAL'}")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(_SCHEMA)
-            self._stamp: int = self._db.execute(
-                "SELECT coalesce(max(stamp), 0) FROM blocks"
-            ).fetchone()[0]
+            self._stamp: int = self._db.execute("SELECT coalesce(max(stamp), 0) FROM blocks").fetchone()[0]
 
     def meta(self) -> dict[str, str]:
         """What the folder was made for."""
@@ -75,7 +71,7 @@ class Manifest:
     def insert(self, entries: Iterable[tuple[int, BlockKey]], epoch: int) -> None:
         """List blocks whose extents are whole; the same block in another slot is unlisted."""
         with self._writing("insert") as db:
-            rows: list[tuple[int, bytes, bytes, bytes, int, int]] = []
+            rows: list[tuple[object, ...]] = []
             for slot, key in entries:
                 self._stamp = max(self._stamp + 1, time.time_ns())
                 rows.append((slot, *key, epoch, self._stamp))
@@ -114,12 +110,12 @@ class Manifest:
             self._db.close()
 
     @contextmanager
-    def _reading(self, what: str) -> Iterator[sqlite3.Connection]:
+    def _reading(self, what: str) -> Generator[sqlite3.Connection]:
         with self._lock, _mapped(what):
             yield self._db
 
     @contextmanager
-    def _writing(self, what: str) -> Iterator[sqlite3.Connection]:
+    def _writing(self, what: str) -> Generator[sqlite3.Connection]:
         with self._lock, _mapped(what):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -135,9 +131,7 @@ class PeerManifest:
 
     def __init__(self, folder: Path) -> None:
         with _mapped("open a peer's"):
-            self._db = sqlite3.connect(
-                f"file:{folder / NAME}?mode=ro", uri=True, check_same_thread=False, timeout=2
-            )
+            self._db = sqlite3.connect(f"file:{folder / NAME}?mode=ro", uri=True, check_same_thread=False, timeout=2)
         self._stamp = 0
 
     def meta(self) -> dict[str, str]:
@@ -149,8 +143,7 @@ class PeerManifest:
         """(slot, key) of blocks listed since the last call."""
         with _mapped("a peer's blocks"):
             rows = self._db.execute(
-                "SELECT stamp, slot, hash, parent, prefix FROM blocks"
-                " WHERE stamp > ? AND epoch = 0 ORDER BY stamp",
+                "SELECT stamp, slot, hash, parent, prefix FROM blocks WHERE stamp > ? AND epoch = 0 ORDER BY stamp",
                 (self._stamp,),
             ).fetchall()
         if rows:
@@ -165,5 +158,3 @@ class PeerManifest:
 
 def _key(block: bytes, parent: bytes, prefix: bytes) -> BlockKey:
     return BlockKey(BlockHash(block), BlockHash(parent), BlockHash(prefix))
-
-

@@ -169,11 +169,7 @@ def _checked(manifest: Manifest) -> Manifest:
 
 
 def _failures(errors: Sequence[StoreError | None]) -> list[Failure]:
-    return [
-        Failure(index, error.cause, str(error))
-        for index, error in enumerate(errors)
-        if error is not None
-    ]
+    return [Failure(index, error.cause, str(error)) for index, error in enumerate(errors) if error is not None]
 
 
 def _all_failed(items: Sequence[SlotIO], error: StoreError) -> list[Failure]:

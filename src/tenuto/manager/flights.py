@@ -1,0 +1,92 @@
+"""Transfers on their way, and the leases they live on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tenuto.errors import InvariantError
+from tenuto.memory.pages import PageRun
+from tenuto.pools import Lease, WritableLease
+from tenuto.tokens import BlockHash, BlockKey, TokenBlock
+from tenuto.transfers.plan import Route, Transfer
+
+_INTO_HOST = (Route.DEVICE_TO_HOST, Route.DISK_TO_HOST)
+
+
+@dataclass(slots=True)
+class Flight:
+    """`reads` hold the sources, `fills` the targets; `follower` reads what this one brings."""
+
+    transfer: Transfer
+    generation: int
+    reads: list[Lease] = field(default_factory=list[Lease])
+    fills: WritableLease | None = None
+    follower: Flight | None = None
+    has_landed: bool = False
+
+
+class Flights:
+    """Numbers transfers and keeps them until their result is in."""
+
+    def __init__(self) -> None:
+        self.arriving: dict[BlockHash, int] = {}
+        """Blocks on their way into host memory, by transfer; each at most once."""
+        self.generation = 0
+        """Advanced by a reset: what was launched before is dropped when it arrives."""
+        self._ids = itertools.count(1)
+        self._flights: dict[int, Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def launch(
+        self,
+        route: Route,
+        keys: tuple[BlockKey, ...],
+        *,
+        sources: tuple[int, ...] = (),
+        targets: tuple[int, ...] = (),
+        pages: tuple[PageRun, ...] = (),
+        volume: str = "",
+        after: Flight | None = None,
+        blocks: tuple[TokenBlock, ...] = (),
+        reads: Iterable[Lease | None] = (),
+        fills: WritableLease | None = None,
+    ) -> Flight:
+        """Make a transfer; it follows `after`, whose targets are its sources."""
+        waits = () if after is None else (after.transfer.id,)
+        transfer = Transfer(next(self._ids), route, keys, sources, targets, pages, volume, waits, blocks)
+        held = [lease for lease in reads if lease is not None]
+        flight = Flight(transfer, self.generation, held, fills)
+        if after is not None:
+            after.follower = flight
+        self._flights[transfer.id] = flight
+        if route in _INTO_HOST:
+            self.arriving.update((key.hash, transfer.id) for key in keys)
+        return flight
+
+    def land(self, transfer_id: int) -> Flight:
+        """The transfer has ended on all ranks."""
+        flight = self._flights.pop(transfer_id)
+        flight.has_landed = True
+        if flight.transfer.route in _INTO_HOST:
+            for key in flight.transfer.keys:
+                del self.arriving[key.hash]
+        return flight
+
+    def route_of(self, transfer_id: int) -> Route:
+        """The route of a transfer that is on its way."""
+        return self._flights[transfer_id].transfer.route
+
+    def check(self) -> None:
+        """Raise `InvariantError` unless `arriving` is what the transfers bring."""
+        arriving = {
+            key.hash: flight.transfer.id
+            for flight in self._flights.values()
+            if flight.transfer.route in _INTO_HOST
+            for key in flight.transfer.keys
+        }
+        if arriving != self.arriving:
+            raise InvariantError("blocks arriving in host memory do not match the transfers")

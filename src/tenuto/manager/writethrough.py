@@ -1,0 +1,134 @@
+"""What goes from host memory to disk, and when: a bounded window, and a bounded backlog behind it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from tenuto.manager.results import Limits
+from tenuto.pools import Full, Lease, Pool, WritableLease
+from tenuto.tokens import BlockHash, BlockKey
+
+_BATCH = 16  # blocks of one write from the backlog, so that results come steadily
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWrite:
+    """Write `keys` from host slots into the slots of `lease`; `evicted` lost theirs on disk for it.
+
+    `reads` holds the host slots, unless the stage that fills them does.
+    """
+
+    keys: tuple[BlockKey, ...]
+    host_slots: tuple[int, ...]
+    lease: WritableLease
+    evicted: list[BlockKey]
+    reads: Lease | None = None
+
+
+class WriteThrough:
+    """Chooses writes; the manager makes transfers of them and tells when they have ended."""
+
+    def __init__(
+        self, host: Pool, disk: Pool, limits: Limits, arriving: Container[BlockHash], counters: Counter[str]
+    ) -> None:
+        self._host = host
+        self._arriving = arriving  # on their way into host memory: the manager's own record
+        self._disk = disk
+        self._limits = limits
+        self._counters = counters
+        self._writing: set[BlockHash] = set()
+        self._backlog: dict[BlockHash, BlockKey] = {}  # in order
+        self.is_enabled = True
+        """Off while the disk refuses writes: what comes then is not kept on disk."""
+        self.is_growing = False
+        """More slots will come: nothing is evicted, the backlog waits."""
+
+    def __len__(self) -> int:
+        """Blocks that wait for room."""
+        return len(self._backlog)
+
+    def admit(self, keys: Sequence[BlockKey], host_slots: Sequence[int]) -> PlannedWrite | None:
+        """Write these blocks, which are being staged, right behind the stage; what has no room now waits."""
+        if not self.is_enabled:
+            self._counters["skipped.disk_off"] += len(keys)
+            return None
+        todo = [i for i, key in enumerate(keys) if not self._is_there(key)]
+        now = todo[: max(self._room(), 0)]
+        write = self._plan([keys[i] for i in now], [host_slots[i] for i in now])
+        for i in todo[len(now) if write else 0 :]:
+            self.queue(keys[i])
+        return write
+
+    def queue(self, key: BlockKey) -> None:
+        """Write a block that is in host memory when there is room, unless it is on disk already."""
+        if not self.is_enabled or self._is_there(key):
+            return
+        if len(self._backlog) >= self._limits.max_backlog:
+            self._counters["skipped.backlog_full"] += 1
+            return
+        self._backlog[key.hash] = key
+
+    def next(self) -> PlannedWrite | None:
+        """The next write from the backlog for which there is room now."""
+        if not self.is_enabled:
+            self._drop()
+        n = min(self._room(), _BATCH)
+        if n <= 0 or not self._backlog:
+            return None
+        keys = self._oldest(n)
+        held = self._host.match([key.hash for key in keys])
+        write = self._plan(keys, held.slots, held)
+        if write is None:
+            held.release()
+            if not self.is_growing:
+                self._drop()  # no slot can be had: nothing to wait for
+            return None
+        for key in keys:
+            del self._backlog[key.hash]
+        return write
+
+    def ended(self, keys: Sequence[BlockKey]) -> None:
+        """These writes are over, one way or the other."""
+        self._writing.difference_update(key.hash for key in keys)
+
+    def reset(self) -> None:
+        """Forget what waits."""
+        self._backlog.clear()
+
+    def _is_there(self, key: BlockKey) -> bool:
+        return key.hash in self._disk or key.hash in self._writing
+
+    def _room(self) -> int:
+        return self._limits.max_writes - len(self._writing)
+
+    def _plan(self, keys: list[BlockKey], host_slots: list[int], reads: Lease | None = None) -> PlannedWrite | None:
+        if not keys:
+            return None
+        answer = self._disk.allocate(len(keys), evict=not self.is_growing)
+        if isinstance(answer, Full):
+            return None
+        self._disk.apply(answer.lease, keys)
+        self._writing.update(key.hash for key in keys)
+        return PlannedWrite(tuple(keys), tuple(host_slots), answer.lease, answer.evicted, reads)
+
+    def _oldest(self, n: int) -> list[BlockKey]:
+        """The first `n` of the backlog that are still in host memory; the others before them are dropped."""
+        keys: list[BlockKey] = []
+        gone: list[BlockHash] = []
+        for block, key in self._backlog.items():
+            if len(keys) == n:
+                break
+            if block in self._host:
+                keys.append(key)
+            elif block not in self._arriving:
+                gone.append(block)
+        for block in gone:
+            del self._backlog[block]
+        self._counters["skipped.left_host"] += len(gone)
+        return keys
+
+    def _drop(self) -> None:
+        self._counters["skipped.disk_off"] += len(self._backlog)
+        self._backlog.clear()
