@@ -44,8 +44,8 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes for all engines of the node together. "auto": half of what is free or already ours."""
     io_threads: int = 8
     """Persistent threads that read and write extents."""
-    file_bytes: str | int = "256 MiB"
-    """Size of one pool file; files are added as they are needed."""
+    file_bytes: str | int = "1 GiB"
+    """Size of one pool file, at most a sixteenth of the capacity; files are added as they are needed."""
     poll_s: float = 2.0
     """How often the blocks of other engines on this node are looked up; 0: only at start."""
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from tenuto import __version__
+from tenuto.cli.bench import command as bench
 from tenuto.cli.demo import command as demo
 from tenuto.errors import TenutoError
 
@@ -20,6 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tenuto {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.add_parser(commands)
+    bench.add_parser(commands)
     return parser
 
 

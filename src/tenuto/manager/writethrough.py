@@ -57,7 +57,7 @@ class WriteThrough:
         todo = [i for i, key in enumerate(keys) if not self._is_there(key)]
         now = todo[: max(self._room(), 0)]
         write = self._plan([keys[i] for i in now], [host_slots[i] for i in now])
-        for i in todo[len(now) if write else 0 :]:
+        for i in todo[len(write.keys) if write else 0 :]:
             self.queue(keys[i])
         return write
 
@@ -85,7 +85,7 @@ class WriteThrough:
             if not self.is_growing:
                 self._drop()  # no slot can be had: nothing to wait for
             return None
-        for key in keys:
+        for key in write.keys:
             del self._backlog[key.hash]
         return write
 
@@ -104,14 +104,16 @@ class WriteThrough:
         return self._limits.max_writes - len(self._writing)
 
     def _plan(self, keys: list[BlockKey], host_slots: list[int], reads: Lease | None = None) -> PlannedWrite | None:
-        if not keys:
-            return None
+        """A write of as many of these, the first ones first, as there are slots for."""
         answer = self._disk.allocate(len(keys), evict=not self.is_growing)
         if isinstance(answer, Full):
+            keys = keys[: answer.available]
+            answer = self._disk.allocate(len(keys), evict=not self.is_growing)
+        if not keys or isinstance(answer, Full):
             return None
         self._disk.apply(answer.lease, keys)
         self._writing.update(key.hash for key in keys)
-        return PlannedWrite(tuple(keys), tuple(host_slots), answer.lease, answer.evicted, reads)
+        return PlannedWrite(tuple(keys), tuple(host_slots[: len(keys)]), answer.lease, answer.evicted, reads)
 
     def _oldest(self, n: int) -> list[BlockKey]:
         """The first `n` of the backlog that are still in host memory; the others before them are dropped."""

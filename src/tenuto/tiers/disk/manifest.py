@@ -39,12 +39,16 @@ class Manifest:
 
     def __init__(self, folder: Path, *, is_network: bool = False) -> None:
         self._lock = threading.Lock()
+        self.n_blocks = 0
+        """Listed blocks; read it without a lock."""
         with _mapped("open"):
             self._db = sqlite3.connect(folder / NAME, isolation_level=None, check_same_thread=False, timeout=10)
             self._db.execute(f"PRAGMA journal_mode={'DELETE' if is_network else 'WAL'}")
             self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("PRAGMA wal_autocheckpoint=250")  # pages: keeps the log near 1 MiB
             self._db.executescript(_SCHEMA)
-            self._stamp: int = self._db.execute("SELECT coalesce(max(stamp), 0) FROM blocks").fetchone()[0]
+            count = "SELECT coalesce(max(stamp), 0), count(*) FROM blocks"
+            self._stamp, self.n_blocks = self._db.execute(count).fetchone()
 
     def meta(self) -> dict[str, str]:
         """What the folder was made for."""
@@ -56,6 +60,7 @@ class Manifest:
         with self._writing("restart") as db:
             for table in ("blocks", "files", "meta"):
                 db.execute(f"DELETE FROM {table}")
+            self.n_blocks = 0
             db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
 
     def files(self) -> dict[int, int]:
@@ -75,34 +80,35 @@ class Manifest:
             for slot, key in entries:
                 self._stamp = max(self._stamp + 1, time.time_ns())
                 rows.append((slot, *key, epoch, self._stamp))
-            db.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?)", rows)
+            hashes = [(row[1],) for row in rows]
+            n_moved = db.executemany("DELETE FROM blocks WHERE hash = ?", hashes).rowcount
+            db.executemany("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self.n_blocks += len(rows) - n_moved
 
-    def delete(self, slots: Sequence[int]) -> int:
-        """Unlist what these slots hold; how many held something."""
+    def delete(self, slots: Sequence[int]) -> None:
+        """Unlist what these slots hold."""
         with self._writing("delete") as db:
             where = [(slot,) for slot in slots]
-            return db.executemany("DELETE FROM blocks WHERE slot = ?", where).rowcount
+            n_deleted = db.executemany("DELETE FROM blocks WHERE slot = ?", where).rowcount
+        self.n_blocks -= n_deleted
 
     def delete_all(self) -> None:
         """Unlist every block."""
         with self._writing("delete all") as db:
             db.execute("DELETE FROM blocks")
+        self.n_blocks = 0
 
     def delete_other_epochs(self) -> None:
         """Unlist the blocks stored after a reset."""
         with self._writing("delete epochs") as db:
-            db.execute("DELETE FROM blocks WHERE epoch <> 0")
+            n_deleted = db.execute("DELETE FROM blocks WHERE epoch <> 0").rowcount
+        self.n_blocks -= n_deleted
 
     def blocks(self) -> list[tuple[int, BlockKey]]:
         """(slot, key) of every block, oldest first."""
         with self._reading("blocks") as db:
             rows = db.execute("SELECT slot, hash, parent, prefix FROM blocks ORDER BY stamp")
             return [(slot, _key(*key)) for slot, *key in rows]
-
-    def n_blocks(self) -> int:
-        """Listed blocks."""
-        with self._reading("count") as db:
-            return db.execute("SELECT count(*) FROM blocks").fetchone()[0]
 
     def close(self) -> None:
         """Close the connection."""

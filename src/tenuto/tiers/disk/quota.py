@@ -14,6 +14,8 @@ AUTO_SHARE = 0.5
 """Of what is free or already ours."""
 _KEEP_FREE = 0.02
 """Share of the file system that is never taken."""
+_MANIFEST_BYTES = 4 << 20
+"""Kept of the capacity for what manifests grow by between two decisions; less where that is over a sixteenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Quota:
     def _fits(self, more_bytes: int) -> bool:
         disk = os.statvfs(self.root)
         free = disk.f_bavail * disk.f_frsize - _KEEP_FREE * disk.f_blocks * disk.f_frsize
-        return used_bytes(self.root) + more_bytes <= self.capacity_bytes and more_bytes <= free
+        spare = min(_MANIFEST_BYTES, self.capacity_bytes // 16)
+        return used_bytes(self.root) + more_bytes + spare <= self.capacity_bytes and more_bytes <= free
 
 
 def used_bytes(root: Path) -> int:

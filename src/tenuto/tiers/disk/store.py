@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,10 @@ WrapFiles = Callable[[PoolFiles], PoolFiles]
 
 @dataclass(frozen=True, slots=True)
 class DiskSettings:
-    """`file_bytes` is the wished size of a pool file; `n_threads` do all reads and writes."""
+    """`file_bytes` is the largest size of a pool file; `n_threads` do all reads and writes."""
 
     quota: Quota
-    file_bytes: int = 256 << 20
+    file_bytes: int = 1 << 30
     n_threads: int = 8
 
 
@@ -54,7 +53,7 @@ class DiskStore:
         self._files = wrap_files(DirectFiles(claim.folder))
         self._manifest = _open_manifest(claim.folder)
         self._io = IoThreads(settings.n_threads, "tenuto-io")
-        wish = min(settings.file_bytes, settings.quota.capacity_bytes // 4)
+        wish = min(settings.file_bytes, settings.quota.capacity_bytes // 16)
         self._meta = files_meta(codec, max(1, wish // self._extent_bytes))
         found = self._manifest.meta()
         if {**found, "per_file": ""} == {**self._meta, "per_file": ""}:
@@ -67,9 +66,7 @@ class DiskStore:
         self._growth.recover()
         self.recovered: list[tuple[int, BlockKey]] = self._manifest.blocks()
         """(slot, key) of every block found when the store was opened, oldest first."""
-        self._growth.used(len(self.recovered))
-        self._n_listed = len(self.recovered)
-        self._lock = threading.Lock()
+        self._growth.used(self._manifest.n_blocks)
         self.peers = Peers(claim.instance.parent, claim.instance.name, rank,
                            {key: value for key, value in self._meta.items() if key != "per_file"})  # fmt: skip
 
@@ -86,7 +83,7 @@ class DiskStore:
         """See `Store`. Order: unlist the slots, write the extents, list them."""
         codec, epoch = self._codec, self._epoch
         try:
-            n_deleted = self._manifest.delete([item.slot for item in items])
+            self._manifest.delete([item.slot for item in items])
         except StoreError as error:
             return _all_failed(items, error)
         jobs = [lambda item=item: self._write_one(codec, item) for item in items]
@@ -98,9 +95,7 @@ class DiskStore:
                 self._manifest.insert([(item.slot, item.key) for item in good], epoch)
         except StoreError as error:
             return _all_failed(items, error)
-        with self._lock:
-            self._n_listed += len(good) - n_deleted
-            self._growth.used(self._n_listed)
+        self._growth.used(self._manifest.n_blocks)
         return failures
 
     def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
@@ -161,7 +156,6 @@ def _open_manifest(folder: Path) -> Manifest:
 def _checked(manifest: Manifest) -> Manifest:
     try:
         manifest.meta()
-        manifest.n_blocks()
     except StoreError:
         manifest.close()
         raise

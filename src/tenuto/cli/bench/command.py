@@ -1,0 +1,157 @@
+"""`tenuto bench NAME`: measure, show, keep."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenuto.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tenuto.cli.bench.progress import Bar
+    from tenuto.cli.bench.result import Figures, Result
+
+EXIT_USAGE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a bench may need to know. `folder`: where it may write; `is_quick`: does it run, not how fast."""
+
+    folder: Path
+    is_quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Figures, and what else they depend on."""
+
+    figures: Figures
+    file_system: str = ""
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def run_hash(options: Options, bar: Bar) -> Measured:
+    """Prompts into block hashes."""
+    from tenuto.cli.bench.hashing import HashSizes, measure_hash
+
+    return Measured(measure_hash(HashSizes(1 << 12, 3) if options.is_quick else HashSizes(), bar))
+
+
+def run_pool(options: Options, bar: Bar) -> Measured:
+    """Leases, evictions and memory of a pool of a million blocks."""
+    from tenuto.cli.bench.pooling import PoolSizes, measure_pool
+
+    quick = PoolSizes(n_blocks=1 << 15, n_alive=2, n_evicting=2, n_matches=3)
+    return Measured(measure_pool(quick if options.is_quick else PoolSizes(), bar))
+
+
+def run_disk(options: Options, bar: Bar) -> Measured:
+    """The disk tier against fio (Debian's package fio)."""
+    from tenuto.cli.bench.disk import DiskSizes, measure_disk
+    from tenuto.cli.bench.fio import find_fio, fio_version
+    from tenuto.tiers.disk.instance import file_system
+
+    versions = {"fio": fio_version(find_fio())}
+    quick = DiskSizes(n_units=64, n_rounds=1, n_uring_rounds=1, batch=16)
+    figures = measure_disk(options.folder, quick if options.is_quick else DiskSizes(), bar)
+    return Measured(figures, file_system(options.folder), versions)
+
+
+BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {"hash": run_hash, "pool": run_pool, "disk": run_disk}
+
+TARGETS: dict[str, dict[str, tuple[str, float]]] = {
+    "hash": {"tokens_per_s_16": ("≥", 10e6)},
+    "pool": {"match_8192_ms": ("≤", 2), "allocate_register_us": ("≤", 3), "bytes_per_block": ("≤", 400)},
+    "disk": {"read_over_fio": ("≥", 0.85), "write_over_fio": ("≥", 0.85)},
+}
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the subcommand `bench`."""
+    lines = [f"  {name:<6}{run.__doc__}" for name, run in BENCHES.items()]
+    parser = commands.add_parser(
+        "bench",
+        help="how fast the parts are on this machine",
+        description="Measures one part of tenuto on this machine:\n" + "\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", help=", ".join(BENCHES))
+    parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="also keep the object as DIR/NAME-HOST.json")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="disk: the folder to measure in (8 GB, given back)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one bench; 2 when there is none of that name."""
+    if args.name not in BENCHES:
+        print(f"tenuto bench: no bench is named {args.name!r}; there are {', '.join(BENCHES)}", file=sys.stderr)
+        return EXIT_USAGE
+    if find_spec("rich") is None:
+        raise ConfigError("missing: rich; `pip install 'tenuto[cli]'` brings it")
+    from rich.console import Console
+
+    from tenuto.cli.bench.progress import Bar
+    from tenuto.cli.bench.result import Result, describe_machine, describe_versions, today
+
+    with Bar(Console(stderr=True)) as bar:
+        measured = BENCHES[args.name](Options(_folder(args.dir), args.quick), bar)
+    result = Result(
+        name=args.name,
+        machine=describe_machine(measured.file_system),
+        versions=describe_versions() | measured.versions,
+        command=f"tenuto bench {args.name}" + (" --quick" if args.quick else ""),
+        date=today(),
+        figures=measured.figures,
+    )
+    if args.json:
+        print(result.as_json())
+    else:
+        show(result, Console())
+    if args.out is not None:
+        path = result.save(args.out)
+        print(f"kept as {path}", file=sys.stderr)
+    return 0
+
+
+def show(result: Result, console: Console) -> None:
+    """The result, for people."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    machine = result.machine
+    where = f", {machine.file_system}" if machine.file_system else ""
+    console.print(
+        f"[bold]{result.name}[/] on {machine.cpu}, {machine.cores} cores, {machine.memory_gib} GiB{where}",
+        highlight=False,
+    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("figure", no_wrap=True)
+    table.add_column("measured", justify="right", no_wrap=True)
+    table.add_column("target", justify="right", no_wrap=True)
+    targets = TARGETS.get(result.name, {})
+    for key, value in result.figures.items():
+        wanted = ""
+        if key in targets:
+            sign, bound = targets[key]
+            is_met = value >= bound if sign == "≥" else value <= bound
+            wanted = f"[{'green' if is_met else 'red'}]{sign} {bound:,g}[/]"
+        table.add_row(key, f"{value:,}", wanted)
+    console.print(table)
+
+
+def _folder(given: Path | None) -> Path:
+    if given is not None:
+        return given.expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "tenuto" / "bench"

@@ -1,0 +1,145 @@
+"""What a pool of a million blocks costs, in time and memory."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from tenuto.cli.bench.progress import Bar
+from tenuto.cli.bench.result import Figures
+from tenuto.pools import Full, Pool
+from tenuto.tokens import BlockHash, BlockKey
+
+HASH_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """A pool of `n_blocks`; prompts of `chain` blocks, `n_alive` at a time, in leases of `batch` blocks."""
+
+    n_blocks: int = 1 << 20
+    chain: int = 8192
+    n_alive: int = 8
+    batch: int = 64
+    n_evicting: int = 12
+    """Groups of `n_alive` prompts in the evicting phase."""
+    n_matches: int = 200
+
+
+def measure_pool(sizes: PoolSizes, bar: Bar) -> Figures:
+    """Times and memory of one `Pool` with LRU.
+
+    *Filling*, then *evicting* (the pool is full, so each new block takes the slot of an old one): prompts of
+    8192 blocks arrive, eight at a time in turns, in leases of 64 blocks that live their whole life: allocate,
+    apply, register, release. `fill_us` and `allocate_register_us` are that life per block; the latter is the
+    median over groups of eight prompts. Hashes and keys are new objects, made outside the time.
+
+    `match_8192_ms` leases a prompt of 8192 blocks that is there, chosen at random; `match_scattered_8192_ms`
+    leases 8192 blocks drawn at random from the whole pool, which no prompt does: the worst a memory can do.
+    Their hashes are new objects too, as a new request brings them. `release_8192_ms` gives such a lease back.
+
+    `bytes_per_block`: growth of the process's resident memory (the pool's arrays, index, keys and hash bytes,
+    and what the allocator wastes on them) from before the pool is made until it is full, per block.
+    """
+    rounds = sizes.n_blocks // (sizes.chain * sizes.n_alive)
+    gc.collect()
+    before = resident_bytes()
+    pool = Pool("bench", sizes.n_blocks)
+    groups = _Groups(sizes)
+    fill = [_live(pool, group) for group in bar.over(groups.take(rounds), "pool: fill", rounds)]
+    gc.collect()
+    per_block = (resident_bytes() - before) / sizes.n_blocks
+    n = sizes.n_evicting
+    evicting = [_live(pool, group) for group in bar.over(groups.take(n), "pool: evict", n)]
+    in_turn, released = _match(pool, (groups.prompt(i) for i in groups.some(sizes.n_matches)), sizes, bar)
+    scattered, _ = _match(pool, groups.scattered(sizes.n_matches), sizes, bar)
+    pool.check()
+    return {
+        "match_8192_ms": round(1e3 * in_turn, 3),
+        "match_scattered_8192_ms": round(1e3 * scattered, 3),
+        "release_8192_ms": round(1e3 * released, 3),
+        "allocate_register_us": round(1e6 * median(evicting), 3),
+        "fill_us": round(1e6 * sum(fill) / len(fill), 3),
+        "bytes_per_block": round(per_block, 1),
+        "n_blocks": sizes.n_blocks,
+    }
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+class _Groups:
+    """Prompts by number, made again whenever they are asked for: nothing is kept that would count as the pool's."""
+
+    def __init__(self, sizes: PoolSizes) -> None:
+        self._sizes = sizes
+        self._n_taken = 0
+        self._random = Random(0)
+
+    def prompt(self, number: int) -> list[BlockHash]:
+        """The hashes of prompt `number`."""
+        data = Random(number).randbytes(HASH_BYTES * self._sizes.chain)
+        return [BlockHash(data[at : at + HASH_BYTES]) for at in range(0, len(data), HASH_BYTES)]
+
+    def take(self, n: int) -> Iterator[list[list[BlockKey]]]:
+        """The next `n` groups of prompts: batches of keys in the order they come."""
+        for _ in range(n):
+            numbers = range(self._n_taken, self._n_taken + self._sizes.n_alive)
+            self._n_taken += self._sizes.n_alive
+            prompts = [self._batches(self.prompt(number)) for number in numbers]
+            yield [batch for turn in zip(*prompts, strict=True) for batch in turn]
+
+    def some(self, n: int) -> list[int]:
+        """`n` numbers of prompts that are in a full pool now."""
+        there = range(self._n_taken - self._sizes.n_blocks // self._sizes.chain, self._n_taken)
+        return self._random.choices(there, k=n)
+
+    def scattered(self, n: int) -> Iterator[list[BlockHash]]:
+        """`n` times as many hashes as a prompt has, from anywhere in the pool."""
+        there = range(self._n_taken - self._sizes.n_blocks // self._sizes.chain, self._n_taken)
+        data = b"".join(Random(number).randbytes(HASH_BYTES * self._sizes.chain) for number in there)
+        for _ in range(n):
+            chosen = self._random.sample(range(self._sizes.n_blocks), self._sizes.chain)
+            yield [BlockHash(data[at * HASH_BYTES : (at + 1) * HASH_BYTES]) for at in chosen]
+
+    def _batches(self, hashes: list[BlockHash]) -> list[list[BlockKey]]:
+        keys = [BlockKey(block, parent, hashes[0]) for parent, block in itertools.pairwise([hashes[0], *hashes])]
+        return [keys[at : at + self._sizes.batch] for at in range(0, len(keys), self._sizes.batch)]
+
+
+def _live(pool: Pool, batches: list[list[BlockKey]]) -> float:
+    """Seconds per block for the whole life of these batches."""
+    began = time.perf_counter()
+    for keys in batches:
+        answer = pool.allocate(len(keys))
+        if isinstance(answer, Full):
+            raise TypeError("nothing is leased, yet the pool is full")
+        pool.apply(answer.lease, keys)
+        pool.release(pool.register(answer.lease).lease)
+    return (time.perf_counter() - began) / sum(map(len, batches))
+
+
+def _match(pool: Pool, prompts: Iterator[list[BlockHash]], sizes: PoolSizes, bar: Bar) -> tuple[float, float]:
+    """Median seconds to lease a prompt, and to release it."""
+    matching: list[float] = []
+    releasing: list[float] = []
+    for hashes in bar.over(prompts, "pool: match", sizes.n_matches):
+        began = time.perf_counter()
+        lease = pool.match(hashes)
+        matched = time.perf_counter()
+        n_found = len(lease)
+        pool.release(lease)
+        releasing.append(time.perf_counter() - matched)
+        matching.append(matched - began)
+        if n_found != len(hashes):
+            raise TypeError(f"{n_found} of {len(hashes)} blocks found in a pool that has them all")
+    return median(matching), median(releasing)

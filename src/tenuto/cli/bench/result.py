@@ -1,0 +1,88 @@
+"""What a measurement is worth nothing without: the machine, the versions, the day."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from tenuto import __version__
+from tenuto.errors import ConfigError
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Hardware in words; no names of hosts or folders."""
+
+    cpu: str
+    cores: int
+    memory_gib: float
+    file_system: str = ""
+    """Of the folder that was written to; empty where none was."""
+
+    @property
+    def slug(self) -> str:
+        """For file names: CPU model and cores."""
+        bare = re.sub(r"\((r|tm|c)\)|@.*|\bcpu\b", " ", self.cpu.lower())
+        return "-".join([*re.findall(r"[a-z0-9]+", bare), f"{self.cores}c"])
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run of one bench."""
+
+    name: str
+    machine: Machine
+    versions: dict[str, str]
+    command: str
+    date: str
+    figures: Figures = field(default_factory=Figures)
+
+    def as_json(self) -> str:
+        """One object, indented."""
+        return json.dumps(asdict(self), indent=2)
+
+    def save(self, folder: Path) -> Path:
+        """Keep it as NAME-HOST.json; the file. Raises `ConfigError` when that can't be written."""
+        path = folder / f"{self.name}-{self.machine.slug}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.as_json() + "\n")
+        except OSError as error:
+            raise ConfigError(f"--out: can't write {path} ({error.strerror}); give another folder") from None
+        return path
+
+
+def describe_machine(file_system: str = "") -> Machine:
+    """This machine."""
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Machine(
+        cpu=match[1].strip() if match else platform.machine(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_gib=round(memory / 2**30, 1),
+        file_system=file_system,
+    )
+
+
+def describe_versions() -> dict[str, str]:
+    """What ran."""
+    return {
+        "tenuto": __version__,
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "xxhash": version("xxhash"),
+        "kernel": platform.release(),
+    }
+
+
+def today() -> str:
+    """The date, UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -1,0 +1,29 @@
+"""A process that stores and evicts is killed at random moments; every time, what is left is whole."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.crash
+
+ROUNDS = 200
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_killed_at_200_random_moments_it_reopens_with_whole_verified_blocks_only(tmp_path):
+    command = [sys.executable, "-m", "tests.crash.zygote", tmp_path / "root", str(ROUNDS), "20261129"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=os.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["rounds"] == ROUNDS
+    assert report["bad"] == []  # every listed block is whole and verified
+    assert report["lost"] == []  # every confirmed block is there
+    assert report["orphans"] == []
+    assert report["used_wrong"] == 0
+    assert report["over"] == []
+    assert report["folders"] == 1
+    assert report["with_blocks"] > ROUNDS / 2  # the kills did not all come before the first block
