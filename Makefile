@@ -85,9 +85,8 @@ test: install
 bench: install
 	@$(apt)
 	command -v fio >/dev/null || apt_install fio
-	mkdir -p benchmarks/results
 	for name in $(BENCHES); do
-	  $(BIN)/tenuto bench "$$name"
+	  $(BIN)/tenuto bench "$$name" --out benchmarks/results
 	done
 
 clean:

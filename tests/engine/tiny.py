@@ -1,8 +1,9 @@
-"""A tiny Llama with random weights whose greedy output varies, and engines on it."""
+"""A tiny Llama with random weights whose greedy output varies, and real engines on it."""
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,78 +12,141 @@ from safetensors.torch import save_file
 
 N_LAYERS, N_KV_HEADS, HEAD_DIM, VOCAB = 4, 2, 32, 512
 PAGE_TOKENS = 32
+BLOCK_TOKENS = 64
 
 
-def make_model(folder: Path, *, seed: int = 0, dtype: str = "float32") -> Path:
-    """Write config and weights of a 4-layer Llama; same seed, same weights."""
+def make_model(folder: Path, *, seed: int = 0) -> Path:
+    """Write config and weights of a 4-layer Llama in float32; same seed, same weights."""
     hidden, inter, heads = 128, 256, 4
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden,
         "intermediate_size": inter, "num_hidden_layers": N_LAYERS, "num_attention_heads": heads,
         "num_key_value_heads": N_KV_HEADS, "head_dim": HEAD_DIM, "vocab_size": VOCAB,
         "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": dtype,
+        "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32",
         "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     rng = torch.Generator().manual_seed(seed)
 
-    def random(*shape: int) -> torch.Tensor:
+    def some(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=rng) * 0.08
 
     weights = {
-        "model.embed_tokens.weight": random(VOCAB, hidden),
+        "model.embed_tokens.weight": some(VOCAB, hidden),
         "model.norm.weight": torch.ones(hidden),
-        "lm_head.weight": random(VOCAB, hidden),
+        "lm_head.weight": some(VOCAB, hidden),
     }
     for i in range(N_LAYERS):
         p = f"model.layers.{i}."
         weights |= {
             p + "input_layernorm.weight": torch.ones(hidden),
             p + "post_attention_layernorm.weight": torch.ones(hidden),
-            p + "self_attn.q_proj.weight": random(heads * HEAD_DIM, hidden),
-            p + "self_attn.k_proj.weight": random(N_KV_HEADS * HEAD_DIM, hidden),
-            p + "self_attn.v_proj.weight": random(N_KV_HEADS * HEAD_DIM, hidden),
-            p + "self_attn.o_proj.weight": random(hidden, heads * HEAD_DIM),
-            p + "mlp.gate_proj.weight": random(inter, hidden),
-            p + "mlp.up_proj.weight": random(inter, hidden),
-            p + "mlp.down_proj.weight": random(hidden, inter),
+            p + "self_attn.q_proj.weight": some(heads * HEAD_DIM, hidden),
+            p + "self_attn.k_proj.weight": some(N_KV_HEADS * HEAD_DIM, hidden),
+            p + "self_attn.v_proj.weight": some(N_KV_HEADS * HEAD_DIM, hidden),
+            p + "self_attn.o_proj.weight": some(hidden, heads * HEAD_DIM),
+            p + "mlp.gate_proj.weight": some(inter, hidden),
+            p + "mlp.up_proj.weight": some(inter, hidden),
+            p + "mlp.down_proj.weight": some(hidden, inter),
         }
-    dtype_ = getattr(torch, dtype)
-    save_file(
-        {k: v.to(dtype_).contiguous() for k, v in weights.items()}, folder / "model.safetensors"
-    )
+    save_file(weights, folder / "model.safetensors")
     return folder
 
 
-def make_engine(model: Path, tenuto: dict[str, Any] | None, **options: Any) -> Any:
-    """A real vLLM engine in this process; `tenuto` are the connector's settings, None for none."""
-    from vllm import LLM
+def prompt(seed: int, n_tokens: int) -> list[int]:
+    """Random token ids."""
+    rng = random.Random(seed)
+    return [rng.randrange(3, VOCAB) for _ in range(n_tokens)]
 
-    settings: dict[str, Any] = {
-        "skip_tokenizer_init": True, "enforce_eager": True, "dtype": "float32", "block_size": PAGE_TOKENS,
-        "kv_cache_memory_bytes": 16 << 20, "max_model_len": 2048, "max_num_seqs": 8,
-        "disable_log_stats": False,
-    }  # fmt: skip
-    if tenuto is not None:
-        settings["kv_transfer_config"] = {
-            "kv_connector": "TenutoConnector", "kv_connector_module_path": "tenuto.connectors.vllm",
-            "kv_role": "kv_both", "kv_connector_extra_config": tenuto,
+
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with nested `changes`."""
+    result = dict(base)
+    for key, value in changes.items():
+        result[key] = merged(base[key], value) if isinstance(value, dict) and key in base else value
+    return result
+
+
+class Engine:
+    """A real vLLM engine with our connector. `tenuto` changes the connector's settings, `options` vLLM's."""
+
+    def __init__(self, model: Path, root: Path, tenuto: dict[str, Any] | None = None, **options: Any) -> None:
+        from vllm import LLM
+
+        settings = merged(
+            {
+                "layout": {"block_tokens": BLOCK_TOKENS},
+                "tiers": {"host": {"capacity": "64 MiB"}, "disk": {"path": str(root), "capacity": "256 MiB"}},
+            },
+            tenuto or {},
+        )
+        defaults: dict[str, Any] = {
+            "skip_tokenizer_init": True, "enforce_eager": True, "dtype": "float32", "block_size": PAGE_TOKENS,
+            "kv_cache_memory_bytes": 16 << 20, "max_model_len": 2048, "max_num_seqs": 8,
+            "distributed_executor_backend": "uni", "disable_log_stats": False,
+            "kv_transfer_config": {
+                "kv_connector": "TenutoConnector", "kv_connector_module_path": "tenuto.connectors.vllm",
+                "kv_role": "kv_both", "kv_connector_extra_config": settings,
+            },
         }  # fmt: skip
-    return LLM(model=str(model), **(settings | options))
+        try:
+            self.llm = LLM(model=str(model), **(defaults | options))
+        except Exception:
+            _end_vllm()
+            raise
+
+    @property
+    def scheduler(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core.scheduler
+
+    @property
+    def leader(self) -> Any:
+        return self.scheduler.connector.leader
+
+    @property
+    def worker(self) -> Any:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return get_kv_transfer_group().worker
+
+    def generate(self, *prompts: list[int], n_tokens: int = 12, **more: Any) -> list[Any]:
+        """Greedy requests in one batch: their `RequestOutput`s."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=0, max_tokens=n_tokens, ignore_eos=True, detokenize=False)
+        for key in [key for key in more if key != "cache_salt"]:
+            setattr(params, key, more.pop(key))
+        return self.llm.generate([{"prompt_token_ids": p, **more} for p in prompts], params, use_tqdm=False)
+
+    def ask(self, prompt: list[int], **more: Any) -> tuple[int, list[int]]:
+        """One request: (tokens that were not computed, output ids)."""
+        (output,) = self.generate(prompt, **more)
+        return output.num_cached_tokens, list(output.outputs[0].token_ids)
+
+    def forget(self) -> None:
+        """Empty the engine's own prefix cache."""
+        assert self.llm.reset_prefix_cache()
+
+    def settle(self) -> dict[str, int]:
+        """Step until nothing is on its way, check the books, and give the statistics."""
+        core = self.llm.llm_engine.engine_core.engine_core
+        while self.leader.has_pending:
+            core.step()
+        self.leader.check()
+        return self.leader.statistics()
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        _end_vllm()
 
 
-def generate(llm: Any, prompt: list[int], n_tokens: int = 16, **sampling: Any) -> Any:
-    """One greedy request: its `RequestOutput`."""
-    from vllm import SamplingParams
+def _end_vllm() -> None:
+    """Leave no engine's global state behind."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 
-    params = SamplingParams(
-        temperature=0, max_tokens=n_tokens, ignore_eos=True, detokenize=False, **sampling
-    )
-    return llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)[0]
-
-
-def connector(llm: Any) -> Any:
-    """The scheduler-side connector of an in-process engine."""
-    return llm.llm_engine.engine_core.engine_core.scheduler.connector
+    ensure_kv_transfer_shutdown()
+    cleanup_dist_env_and_memory()

@@ -153,7 +153,9 @@ def test_a_full_file_system_stops_growth_and_nothing_else(open_disk, tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     size = 24 * EXTENT
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", root], check=False, capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", root], check=False, capture_output=True
+    )
     if mounted.returncode:
         pytest.skip(f"no mounts here: {mounted.stderr.decode().strip()}")
     try:

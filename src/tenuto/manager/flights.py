@@ -33,6 +33,8 @@ class Flights:
     def __init__(self) -> None:
         self.arriving: dict[BlockHash, int] = {}
         """Blocks on their way into host memory, by transfer; each at most once."""
+        self.overdue: set[BlockHash] = set()
+        """Those of them that nobody should wait for any more: whoever did was answered TIMEOUT."""
         self.generation = 0
         """Advanced by a reset: what was launched before is dropped when it arrives."""
         self._ids = itertools.count(1)
@@ -74,7 +76,16 @@ class Flights:
         if flight.transfer.route in _INTO_HOST:
             for key in flight.transfer.keys:
                 del self.arriving[key.hash]
+                self.overdue.discard(key.hash)
         return flight
+
+    def bringing(self, block: BlockHash) -> int | None:
+        """The transfer worth waiting for that brings a block into host memory, if there is one."""
+        return None if block in self.overdue else self.arriving.get(block)
+
+    def give_up_on(self, keys: Iterable[BlockKey]) -> None:
+        """A load of these was answered before what brings them has ended."""
+        self.overdue.update(key.hash for key in keys if key.hash in self.arriving)
 
     def route_of(self, transfer_id: int) -> Route:
         """The route of a transfer that is on its way."""

@@ -46,9 +46,10 @@ class BlockManager:
         spans = self._finder.find(chain, start)
         end = start + sum(len(span.keys) for span in spans)
         hit = Hit(start, tuple(spans), lambda hit: self._open_hits.discard(id(hit)))
-        if end < len(chain.hashes) and chain.hashes[end] in self._flights.arriving:
+        transfer_id = self._flights.bringing(chain.hashes[end]) if end < len(chain.hashes) else None
+        if transfer_id is not None:
             hit.release()
-            return Pending(self._flights.arriving[chain.hashes[end]])
+            return Pending(transfer_id)
         if not spans:
             return Miss()
         self._open_hits.add(id(hit))
@@ -120,7 +121,7 @@ class BlockManager:
                 self._arrived(flight, result, self.disk, TierKind.DISK)
                 self._writes.ended(transfer.keys)
             case Route.HOST_TO_DEVICE | Route.DISK_TO_DEVICE:
-                pass
+                self._flights.give_up_on(transfer.keys[index] for index in result.failed)
         self._forget_lost(transfer, result)
         for lease in flight.reads:
             lease.release()
@@ -256,14 +257,12 @@ class BlockManager:
     def _forget_lost(self, transfer: Transfer, result: TransferResult) -> None:
         """Blocks whose stored copy is worthless leave the tier the transfer read from."""
         hashes = [transfer.keys[f.index].hash for f in result.failures if f.cause.is_loss]
-        if not hashes:
-            return
         if transfer.route in (Route.DISK_TO_HOST, Route.DISK_TO_DEVICE):
             for block in hashes:
                 self.peers.forget(block)
             if self.disk is not None and not transfer.volume:
                 self._tell(Removed, TierKind.DISK, self.disk.invalidate(hashes))
-        elif not transfer.after:  # what failed before it is not the host copy's fault
+        elif transfer.route is Route.HOST_TO_DEVICE and not transfer.after:  # else its source failed before
             self._tell(Removed, TierKind.HOST, self.host.invalidate(hashes))
 
     def _tell(self, fact: type[Stored | Removed], tier: TierKind, keys: Sequence[BlockKey]) -> None:

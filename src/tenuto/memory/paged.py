@@ -46,6 +46,11 @@ class PagedKV:
                     f"KV cache of shape {shape} is not (pages, {layout.n_heads} heads, {page_tokens} "
                     f"tokens, {packed} = K + V dims): this attention backend is not supported yet"
                 )
+            if DTYPES.get(tensor.dtype) is not layout.dtype:  # a copy would convert
+                raise UnsupportedModelError(
+                    f"KV cache of {tensor.dtype}, not {layout.dtype.name.lower()} like the rest: "
+                    "layers of different types are not supported"
+                )
         if len(tensors) != layout.n_layers or layout.k_dim != layout.v_dim:
             raise UnsupportedModelError(
                 f"{len(tensors)} KV tensors with K dim {layout.k_dim} and V dim {layout.v_dim}: only "

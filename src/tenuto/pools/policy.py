@@ -55,6 +55,8 @@ class LRU:
     def cached(self, slots: Slots, hashes: list[bytes]) -> None:
         """See `Policy`."""
         del hashes
+        if not len(slots):
+            return
         tail_first = slots[::-1].copy()
         stamps = np.arange(self._clock, self._clock + len(slots), dtype=np.int64)
         self._clock += len(slots)

@@ -6,12 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
 
 from tenuto.errors import InvariantError, StateError
+from tenuto.pools.index import HashIndex
 from tenuto.pools.lease import Lease, WritableLease
 from tenuto.pools.policy import LRU, Policy, Slots
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
@@ -69,7 +69,7 @@ class Pool:
         self._leases: npt.NDArray[np.int32] = np.zeros(0, np.int32)  # holders of each slot
         self._doomed: set[int] = set()  # invalidated while leased: reset at the last release
         self._keys: list[BlockKey] = []  # _NO_BLOCK while a slot is RESET or PARTIAL
-        self._slots: dict[BlockHash, int] = {}  # registered and not doomed
+        self._slots = HashIndex()  # registered and not doomed
         self._free: list[int] = []
         self._n_cached = 0
         self._n_evictions = 0
@@ -90,23 +90,28 @@ class Pool:
             self._keys += [_NO_BLOCK] * more
             self._free[:0] = range(n_slots - 1, old - 1, -1)  # low numbers are used first
             self._policy.grow(n_slots)
+            self._slots.grow(n_slots)
 
     def restore(self, entries: Iterable[tuple[int, BlockKey]]) -> None:
         """Register blocks known to be in given free slots, oldest first (recovery of a store)."""
         with self._locked():
-            slots: list[int] = []
+            free = set(self._free)
+            found: dict[int, BlockKey] = {}
             for slot, key in entries:
-                if self._states[slot] != SlotState.RESET:
+                if slot not in free or slot in found:
                     raise StateError(f"{self.name}: slot {slot} is in use and can't be restored")
-                if key.hash not in self._slots:
-                    self._slots[key.hash] = slot
+                found[slot] = key
+            slots: list[int] = []
+            for slot, key in found.items():
+                if self._slots.setdefault(key.hash, slot) == slot:
                     self._keys[slot] = key
                     slots.append(slot)
             array = np.array(slots, np.int32)
             self._move(array, Trigger.APPLY)
             self._move(array, Trigger.REGISTER)
-            taken = set(slots)
-            self._free = [slot for slot in self._free if slot not in taken]
+            self._slots.remember(array, [self._keys[slot] for slot in slots])
+            free.difference_update(slots)
+            self._free = [slot for slot in self._free if slot in free]
             self._cache(array[::-1])  # policies take chain order: the last is the oldest
 
     # -- filling ------------------------------------------------------------------------------------
@@ -125,21 +130,22 @@ class Pool:
     def init(self, lease: WritableLease, index: int) -> None:
         """Slot `index` of the lease starts to be filled token by token. Keeps the lease."""
         with self._locked():
-            self._move(lease.borrow(self)[index : index + 1], Trigger.INIT)
+            self._move(lease.borrow(self)[[index]], Trigger.INIT)
 
     def commit(self, lease: WritableLease, index: int, key: BlockKey) -> None:
         """Slot `index` of the lease is full and is block `key` from now on. Keeps the lease."""
         with self._locked():
-            array = lease.borrow(self)[index : index + 1]
+            array = lease.borrow(self)[[index]]
             self._move(array, Trigger.COMMIT)
             self._keys[int(array[0])] = key
 
     def apply(self, lease: WritableLease, keys: Sequence[BlockKey]) -> None:
         """The empty slots of the lease are for whole blocks `keys`, in order. Keeps the lease."""
-        if len(keys) != len(lease):
-            raise StateError(f"{len(keys)} blocks for {len(lease)} slots")
         with self._locked():
-            self._move(lease.borrow(self), Trigger.APPLY)
+            array = lease.borrow(self)
+            if len(keys) != len(array):
+                raise StateError(f"{len(keys)} blocks for {len(array)} slots")
+            self._move(array, Trigger.APPLY)
             for slot, key in zip(lease.slots, keys, strict=True):
                 self._keys[slot] = key
 
@@ -154,14 +160,14 @@ class Pool:
             if failed:
                 keep[list(failed)] = False
             good = array[keep]
-            self._require(good, Trigger.REGISTER)
+            state = self._require(good, Trigger.REGISTER)
             lease.consume(self)
             slots: list[int] = good.tolist()
             keys = [self._keys[slot] for slot in slots]
-            claim = self._slots.setdefault
-            first = [claim(key.hash, slot) for key, slot in zip(keys, slots, strict=True)]
+            first = list(map(self._slots.setdefault, [key.hash for key in keys], slots))
             if first == slots:
-                self._move(good, Trigger.REGISTER)
+                self._move(good, Trigger.REGISTER, state)
+                self._slots.remember(good, keys)
                 self._reset(array[~keep])
                 return Registered(Lease(self, good), keys)
             held, is_new = np.array(first, np.int32), np.array(first, np.int32) == good
@@ -169,11 +175,15 @@ class Pool:
             self._hold(np.setdiff1d(held, good[is_new]))
             self._reset(np.concatenate([array[~keep], good[~is_new]]))
             new = [key for key, fresh in zip(keys, is_new, strict=True) if fresh]
-            return Registered(Lease(self, np.unique(held)), new)
+            self._slots.remember(good[is_new], new)
+            return Registered(Lease(self, np.array(list(dict.fromkeys(first)), np.int32)), new)
 
     def discard(self, lease: WritableLease) -> None:
         """Give up unregistered slots; their content is lost."""
         with self._locked():
+            array = lease.borrow(self)
+            if (self._states[array] == SlotState.REGISTERED).any():
+                raise StateError(f"{self.name}: cannot discard a slot that is REGISTERED")
             self._reset(lease.consume(self))
 
     # -- using --------------------------------------------------------------------------------------
@@ -181,8 +191,7 @@ class Pool:
     def match(self, hashes: Iterable[BlockHash]) -> Lease:
         """Lease the longest prefix of `hashes` that is registered (perhaps nothing)."""
         with self._locked():
-            found = takewhile(lambda slot: slot is not None, map(self._slots.get, hashes))
-            array = np.array(list(found), np.int32)
+            array = self._slots.prefix(hashes)
             self._hold(array)
             return Lease(self, array)
 
@@ -208,8 +217,8 @@ class Pool:
     def invalidate(self, hashes: Iterable[BlockHash]) -> list[BlockKey]:
         """Forget blocks whose bytes are wrong: unmatchable now, free when their last lease ends."""
         with self._locked():
-            slots = [slot for block in hashes if (slot := self._slots.get(block)) is not None]
-            return self._forget(slots)
+            slots = (slot for block in hashes if (slot := self._slots.get(block)) is not None)
+            return self._forget(list(dict.fromkeys(slots)))
 
     def reset(self) -> list[BlockKey]:
         """Forget every registered block; leases stay good until they are released."""
@@ -252,6 +261,7 @@ class Pool:
                 "every registered slot is in the index or doomed": int(registered.sum())
                 == len(self._slots) + len(self._doomed),
                 "doomed slots are leased": all(leases[slot] > 0 for slot in self._doomed),
+                "the index agrees with itself": self._slots.is_consistent(),
             }
             for rule, holds in rules.items():
                 if not holds:
@@ -285,10 +295,11 @@ class Pool:
             raise StateError(f"{self.name}: cannot {trigger.value} a slot that is {state.name}")
         return state
 
-    def _move(self, array: Slots, trigger: Trigger) -> None:
-        """The one place where states change. All slots of a call are in the same state."""
+    def _move(self, array: Slots, trigger: Trigger, state: SlotState | None = None) -> None:
+        """The one place where states change. All slots of a call are in the same `state`, if that was required."""
         if len(array):
-            self._states[array] = TRANSITIONS[self._require(array, trigger), trigger]
+            now = self._require(array, trigger) if state is None else state
+            self._states[array] = TRANSITIONS[now, trigger]
 
     def _hold(self, array: Slots) -> None:
         idle = array[self._leases[array] == 0]
@@ -327,9 +338,9 @@ class Pool:
     def _evict(self, n: int) -> list[BlockKey]:
         victims = self._policy.evict(n)
         evicted = [self._keys[slot] for slot in victims]
-        for key in evicted:
-            del self._slots[key.hash]
-        self._move(np.array(victims, np.int32), Trigger.EVICT)
+        array = np.array(victims, np.int32)
+        self._slots.remove(array, evicted)
+        self._move(array, Trigger.EVICT)
         self._n_cached -= len(victims)
         self._n_evictions += len(victims)
         self._put_free(victims)
@@ -338,8 +349,7 @@ class Pool:
     def _forget(self, slots: list[int]) -> list[BlockKey]:
         array = np.array(slots, np.int32)
         keys = [self._keys[slot] for slot in slots]
-        for key in keys:
-            del self._slots[key.hash]
+        self._slots.remove(array, keys)
         leased = self._leases[array] > 0
         self._doomed.update(array[leased].tolist())
         idle = array[~leased]

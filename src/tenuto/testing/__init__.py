@@ -1,1 +1,8 @@
-"""For tests of code that uses tenuto: fakes, faults, contract suites."""
+"""For tests of code that uses tenuto, ours included: fakes, faults, contract suites, hypothesis strategies.
+
+Takes your `Policy`, your `Store`, or tenuto's own. Gives suites they must pass (`policy_contract`, `store_contract`), a
+store in memory, stores that fail or block when told (`faults`), a device without an engine, requests without a
+scheduler, and workers that move block names instead of bytes (`simulation`).
+Never: sleeps, reads the clock, or is imported by the rest of the package. `*_contract` needs pytest, `strategies`
+needs hypothesis.
+"""

@@ -69,7 +69,7 @@ def run_disk(options: Options, bar: Bar) -> Measured:
 BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {"hash": run_hash, "pool": run_pool, "disk": run_disk}
 
 TARGETS: dict[str, dict[str, tuple[str, float]]] = {
-    "hash": {"tokens_per_s_16": ("≥", 10e6)},
+    "hash": {"tokens_per_s_16": ("≥", 10_000_000)},
     "pool": {"match_8192_ms": ("≤", 2), "allocate_register_us": ("≤", 3), "bytes_per_block": ("≤", 400)},
     "disk": {"read_over_fio": ("≥", 0.85), "write_over_fio": ("≥", 0.85)},
 }
@@ -87,7 +87,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("name", metavar="NAME", help=", ".join(BENCHES))
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also keep the object as DIR/NAME-HOST.json")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="disk: the folder to measure in (8 GB, given back)")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="disk: the folder to measure in (4 GB, given back)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     parser.set_defaults(run=run)
 
@@ -145,7 +145,7 @@ def show(result: Result, console: Console) -> None:
         if key in targets:
             sign, bound = targets[key]
             is_met = value >= bound if sign == "≥" else value <= bound
-            wanted = f"[{'green' if is_met else 'red'}]{sign} {bound:,g}[/]"
+            wanted = f"[{'green' if is_met else 'red'}]{sign} {bound:,}[/]"
         table.add_row(key, f"{value:,}", wanted)
     console.print(table)
 

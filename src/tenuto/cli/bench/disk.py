@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from statistics import median
 from tenuto.cli.bench.fio import find_fio, run_fio
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Figures
+from tenuto.config import Disk
 from tenuto.errors import ConfigError, TenutoError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
@@ -35,11 +36,11 @@ GROWTH_TIMEOUT_S = 120.0
 class DiskSizes:
     """`n_units` of 1 MiB per direction and round; our reads and writes come in batches of `batch`."""
 
-    n_units: int = 2048
-    n_rounds: int = 7
+    n_units: int = 1024
+    n_rounds: int = 15
     n_uring_rounds: int = 3
     batch: int = 64
-    n_threads: int = 8
+    n_threads: int = Disk().io_threads
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ def measure_disk(folder: Path, sizes: DiskSizes, bar: Bar) -> Figures:
     """Medians over the rounds of our rate over fio's in the same round, and of the rates themselves.
 
     fio: one job, libaio, 1 MiB, queue depth 8, O_DIRECT, sequential writes and random reads of one file. Ours:
-    `DiskStore` as in production, 8 threads: new blocks into slots that held others (manifest, header and sums
+    `DiskStore` as in production, with its default number of threads: new blocks into slots that held others (manifest, header and sums
     included), then every block in random order, each verified. Both files are written before the first round.
     A round is fio's write, ours, fio's read, ours; every other round we go first, so that neither always has
     a rested disk. io_uring's rates, where fio has it, come from a few rounds at the end, for information.
@@ -140,19 +141,19 @@ class _Ours:
                                     LAYOUT.n_layers, LAYOUT.n_heads, LAYOUT.k_dim, LAYOUT.v_dim)  # fmt: skip
         self._codec = ExtentCodec(LAYOUT, self._namespace.digest)
         self._random = Random(0)
-        self._arena = HostArena(4 * sizes.batch, LAYOUT.extent_bytes)
+        self._arena = HostArena(sizes.n_units, LAYOUT.extent_bytes)
         for slot in range(self._arena.n_slots):
             self._arena.slot(slot)[:] = self._random.randbytes(LAYOUT.extent_bytes)
         root.mkdir()
         n_bytes = sizes.n_units * LAYOUT.extent_bytes
         settings = DiskSettings(Quota(root, 3 * n_bytes // 2 + 64 * MIB), n_bytes // 16, sizes.n_threads)
         self._store = DiskStore(claim(root, self._namespace, "bench", 0), self._codec, settings)
-        self._chain = self._new_chain()
+        self._new_blocks()
         self._fill()
 
     def write(self) -> float:
         """Bytes per second; new blocks in every slot."""
-        self._chain = self._new_chain()
+        self._new_blocks()
         began = time.perf_counter()
         for first in range(0, self._sizes.n_units, self._sizes.batch):
             self._write(range(first, min(first + self._sizes.batch, self._sizes.n_units)))
@@ -164,7 +165,7 @@ class _Ours:
         began = time.perf_counter()
         for first in range(0, len(order), self._sizes.batch):
             part = order[first : first + self._sizes.batch]
-            if failures := self._store.read(self._items(part, first)):
+            if failures := self._store.read(self._items(part)):
                 raise TenutoError(f"a block could not be read: {failures[0].message}")
         return self._rate(began)
 
@@ -176,21 +177,18 @@ class _Ours:
         return self._sizes.n_units * LAYOUT.extent_bytes / (time.perf_counter() - began)
 
     def _write(self, slots: range) -> None:
-        items = self._items(slots, slots.start)
-        for item in items:
-            self._codec.write_header(item.buffer, self._chain.block(item.slot))
-        if failures := self._store.write(items):
+        if failures := self._store.write(self._items(slots)):
             raise TenutoError(f"a block could not be written: {failures[0].message}")
 
-    def _items(self, slots: range | list[int], first: int) -> list[SlotIO]:
-        """Slots of the store beside buffers that were not used just before."""
-        n = self._arena.n_slots
-        return [SlotIO(slot, self._chain.key(slot), self._arena.slot((first + i) % n)) for i, slot in enumerate(slots)]
+    def _items(self, slots: Sequence[int]) -> list[SlotIO]:
+        return [SlotIO(slot, self._chain.key(slot), self._arena.slot(slot)) for slot in slots]
 
-    def _new_chain(self) -> HashChain:
-        chain = HashChain(self._namespace.digest, LAYOUT.block_tokens)
-        chain.append_bytes(self._random.randbytes(4 * LAYOUT.block_tokens * self._sizes.n_units))
-        return chain
+    def _new_blocks(self) -> None:
+        """Other blocks in host memory, as the gather from a device leaves them: with headers, not sealed."""
+        self._chain = HashChain(self._namespace.digest, LAYOUT.block_tokens)
+        self._chain.append_bytes(self._random.randbytes(4 * LAYOUT.block_tokens * self._sizes.n_units))
+        for index in range(self._sizes.n_units):
+            self._codec.write_header(self._arena.slot(index), self._chain.block(index))
 
     def _fill(self) -> None:
         """Write every slot once, as the store grows, and wait until it has grown enough to rest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import os
 import platform
@@ -85,4 +85,4 @@ def describe_versions() -> dict[str, str]:
 
 def today() -> str:
     """The date, UTC."""
-    return datetime.datetime.now(datetime.UTC).date().isoformat()
+    return dt.datetime.now(dt.UTC).date().isoformat()

@@ -38,6 +38,7 @@ class Leader:
         self._trackers: dict[str, RequestTracker] = {}
         self._now: list[Transfer] = []
         self._loads: list[tuple[str, frozenset[int]]] = []
+        self._loading: dict[int, str] = {}  # requests, by the transfers their loads wait for
         self._resets: list[Reset] = []
         self._partial: dict[int, list[TransferResult]] = {}  # results that not all ranks have given
 
@@ -78,7 +79,7 @@ class Leader:
         if not (view.is_cacheable and view.may_read):
             return 0
         tracker = self._track(view)
-        if tracker.is_stale:
+        if tracker.is_stale or not tracker.may_load:
             return 0
         if tracker.hit is not None and tracker.hit_at == n_computed:
             return self._n_external(tracker)
@@ -113,6 +114,7 @@ class Leader:
         onboard = self.manager.onboard(hit, runs)
         self._now += onboard.transfers
         self._loads.append((request_id, onboard.awaited))
+        self._loading.update(dict.fromkeys(onboard.awaited, request_id))
         self.counters["tokens.loaded"] += n_external
         self.counters["loads"] += 1
 
@@ -143,8 +145,7 @@ class Leader:
             if len(results) == self.setup.world_size:
                 del self._partial[transfer_id]
                 result = merge_results(results)
-                self._health.note(result)
-                self.manager.complete(result)
+                self._ended(result)
         if report.disk is not None and self.manager.disk is not None:
             self.manager.resize_disk(report.disk.n_slots, is_growing=report.disk.is_growing)
         for volume, entries in report.peers.items():
@@ -175,6 +176,14 @@ class Leader:
         self.manager.check()
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _ended(self, result: TransferResult) -> None:
+        """A transfer has ended on all ranks."""
+        tracker = self._trackers.get(self._loading.pop(result.transfer_id, "no load"))
+        if tracker is not None and result.failures:
+            tracker.may_load = False
+        self._health.note(result)
+        self.manager.complete(result)
 
     def _track(self, view: RequestView) -> RequestTracker:
         tracker = self._trackers.get(view.request_id)

@@ -72,6 +72,8 @@ class RequestTracker:
     hit: Hit | None = None
     hit_at: int = 0
     """Tokens the engine had when the hit was found."""
+    may_load: bool = True
+    """Until a load of it has failed: it is computed then, once and for all."""
     is_stale: bool = False
     """Computed before a reset: never kept."""
 

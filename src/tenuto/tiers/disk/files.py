@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from tenuto.errors import store_error
+from tenuto.errors import Cause, StoreError, store_error
 
 _NAME = re.compile(r"pool-(\d{5,})\.kv")
 
@@ -85,6 +85,8 @@ class DirectFiles:
                 if n == 0:
                     break
                 done += n
+        except FileNotFoundError as error:
+            raise StoreError(Cause.MISSING, f"{pool_file_name(number)} is gone") from error
         except OSError as error:
             raise store_error(error, f"read {pool_file_name(number)}") from error
         return done

@@ -1,0 +1,180 @@
+"""The benches at tiny sizes: what they print and refuse, never how fast they are."""
+
+import io
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from tenuto.cli.bench import command, disk, fio
+from tenuto.cli.bench.disk import DiskSizes, measure_disk
+from tenuto.cli.bench.hashing import HashSizes, measure_hash
+from tenuto.cli.bench.pooling import PoolSizes, measure_pool
+from tenuto.cli.bench.progress import Bar
+from tenuto.cli.bench.result import Machine, Result
+from tenuto.cli.main import main
+from tenuto.errors import ConfigError, TenutoError
+
+pytestmark = pytest.mark.unit
+
+TINY = DiskSizes(n_units=16, n_rounds=2, n_uring_rounds=1, batch=5, n_threads=2)
+
+
+@pytest.fixture
+def bar():
+    with Bar(Console(quiet=True)) as shown:
+        yield shown
+
+
+@pytest.fixture
+def no_fio(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.fixture
+def fake_fio(monkeypatch):
+    """Every pass at 2 GB/s; the calls."""
+    calls = []
+
+    def run(program, file, n_bytes, rw, engine="libaio"):
+        calls.append((rw, engine, n_bytes))
+        return 2e9
+
+    monkeypatch.setattr(disk, "find_fio", lambda: "fio")
+    monkeypatch.setattr(disk, "run_fio", run)
+    return calls
+
+
+def lines_of(capsys):
+    return capsys.readouterr().err.splitlines()
+
+
+def script(tmp_path, text):
+    path = tmp_path / "fio"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_json_says_all_that_a_figure_needs(capsys):
+    assert main(["bench", "hash", "--quick", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result) == {"name", "machine", "versions", "command", "date", "figures"}
+    assert result["name"] == "hash"
+    assert result["command"] == "tenuto bench hash --quick"
+    assert result["machine"]["cores"] == len(os.sched_getaffinity(0))
+    assert result["machine"]["memory_gib"] > 0
+    assert result["machine"]["cpu"]
+    assert set(result["versions"]) == {"tenuto", "python", "numpy", "xxhash", "kernel"}
+    assert all(isinstance(value, int | float) for value in result["figures"].values())
+
+
+def test_the_table_names_every_figure_and_its_target(capsys):
+    assert main(["bench", "hash", "--quick"]) == 0
+    shown = capsys.readouterr().out
+    assert "tokens_per_s_64_chunked" in shown
+    assert "≥ 10,000,000" in shown
+
+
+def test_a_result_is_kept_under_a_name_without_the_host(tmp_path, capsys):
+    assert main(["bench", "hash", "--quick", "--json", "--out", str(tmp_path / "new")]) == 0
+    (kept,) = (tmp_path / "new").iterdir()
+    assert kept.name.startswith("hash-")
+    assert os.uname().nodename not in kept.name
+    assert json.loads(kept.read_text()) == json.loads(capsys.readouterr().out)
+
+
+def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["bench", "hash", "--quick", "--json", "--out", str(tmp_path / "file")]) == 1
+    (line,) = lines_of(capsys)
+    assert line.startswith("tenuto bench: --out: can't write")
+
+
+def test_an_unknown_name_gives_one_line_and_exit_code_2(capsys):
+    assert main(["bench", "speed"]) == 2
+    assert lines_of(capsys) == ["tenuto bench: no bench is named 'speed'; there are hash, pool, disk"]
+
+
+def test_a_missing_fio_gives_one_line_that_names_the_package(capsys, no_fio, tmp_path):
+    assert main(["bench", "disk", "--quick", "--dir", str(tmp_path)]) == 1
+    (line,) = lines_of(capsys)
+    assert "apt-get install fio" in line
+
+
+@pytest.mark.parametrize(
+    ("cpu", "slug"),
+    [
+        ("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "intel-xeon-platinum-8481c-4c"),
+        ("AMD EPYC 9B14", "amd-epyc-9b14-4c"),
+        ("aarch64", "aarch64-4c"),
+    ],
+)
+def test_files_are_named_by_processor_and_cores(cpu, slug):
+    assert Machine(cpu, 4, 16.0).slug == slug
+
+
+def test_every_target_is_a_figure_of_its_bench(bar, fake_fio, tmp_path):
+    figures = {
+        "hash": measure_hash(HashSizes(1 << 11, 1), bar),
+        "pool": measure_pool(PoolSizes(1024, 128, 2, 16, 2, 2), bar),
+        "disk": measure_disk(tmp_path, TINY, bar),
+    }
+    assert set(command.TARGETS) == set(command.BENCHES)
+    for name, targets in command.TARGETS.items():
+        assert set(targets) <= set(figures[name])
+        assert all(value > 0 for key, value in figures[name].items() if key != "bytes_per_block")
+
+
+def test_the_disk_bench_takes_turns_and_leaves_nothing(bar, fake_fio, tmp_path):
+    figures = measure_disk(tmp_path, TINY, bar)
+    assert list(tmp_path.iterdir()) == []
+    assert fake_fio == [
+        ("write", "libaio", 16 << 20),  # before the first round
+        *[("write", "libaio", 16 << 20), ("randread", "libaio", 16 << 20)] * 2,
+        ("write", "io_uring", 16 << 20),
+        ("randread", "io_uring", 16 << 20),
+    ]
+    assert figures["fio_read_gb_s"] == figures["fio_uring_write_gb_s"] == 2.0
+    assert figures["read_over_fio"] == pytest.approx(figures["read_gb_s"] / 2, rel=0.5)
+
+
+def test_without_io_uring_its_figures_are_left_out(bar, fake_fio, monkeypatch, tmp_path):
+    def run(program, file, n_bytes, rw, engine="libaio"):
+        if engine == "io_uring":
+            raise TenutoError("not here")
+        return 2e9
+
+    monkeypatch.setattr(disk, "run_fio", run)
+    assert not [key for key in measure_disk(tmp_path, TINY, bar) if "uring" in key]
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(bar, fake_fio, monkeypatch, tmp_path):
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=1e6))
+    with pytest.raises(ConfigError, match=r"--dir: .* has 0\.0 GB free, the bench needs 0\.1 GB"):
+        measure_disk(tmp_path, TINY, bar)
+    assert fake_fio == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["echo 'fio: no such engine' >&2; exit 1", "echo '{\"jobs\": []}'", "echo nonsense", "exit 3"]
+)
+def test_a_fio_that_fails_gives_one_line(tmp_path, text):
+    with pytest.raises(TenutoError, match=r"^fio \(libaio\) failed: .+$"):
+        fio.run_fio(script(tmp_path, text), tmp_path / "f", 1 << 20, "write")
+
+
+def test_fio_is_believed_after_its_warnings(tmp_path):
+    said = '{"jobs": [{"error": 0, "read": {"bw_bytes": 7}, "write": {"bw_bytes": 5, "io_bytes": 1}}]}'
+    program = script(tmp_path, f"echo 'fio: a warning'\necho '{said}'")
+    assert fio.run_fio(program, tmp_path / "f", 1 << 20, "write") == 5
+    assert fio.run_fio(program, tmp_path / "f", 1 << 20, "randread") == 7
+
+
+def test_a_missed_target_is_red():
+    console = Console(record=True, color_system="truecolor", force_terminal=True, width=100, file=io.StringIO())
+    command.show(Result("hash", Machine("cpu", 1, 1.0), {}, "", "", {"tokens_per_s_16": 1}), console)
+    assert "\x1b[31m≥ 10,000,000" in console.export_text(styles=True)

@@ -1,0 +1,130 @@
+"""A manager, and a worker that moves names of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tenuto.errors import Cause
+from tenuto.manager import BlockManager, Cleared, Hit, Limits, Lookup, Onboard, Removed, Stored, TierKind
+from tenuto.memory.pages import PageRun
+from tenuto.pools import Pool
+from tenuto.testing.blocks import make_chain
+from tenuto.testing.simulation import SimulatedWorker
+from tenuto.tokens import HashChain
+from tenuto.transfers.plan import Transfer
+
+HOST, DISK = TierKind.HOST, TierKind.DISK
+
+
+def pages(n: int) -> list[PageRun]:
+    """Device places of `n` blocks."""
+    return [PageRun((10 * i, 10 * i + 1)) for i in range(n)]
+
+
+class FactOracle:
+    """What a subscriber believes: it must always be what the pools hold."""
+
+    def __init__(self) -> None:
+        self.believed: dict[TierKind, set] = {HOST: set(), DISK: set()}
+
+    def take(self, manager: BlockManager) -> None:
+        for fact in manager.take_facts():
+            believed = self.believed[fact.tier]
+            match fact:
+                case Stored():
+                    assert not believed & set(fact.keys), "stored twice"
+                    assert len(set(fact.keys)) == len(fact.keys) > 0
+                    believed |= set(fact.keys)
+                case Removed():
+                    assert set(fact.keys) <= believed, "removed without having been stored"
+                    assert len(set(fact.keys)) == len(fact.keys) > 0
+                    believed -= set(fact.keys)
+                case Cleared():
+                    believed.clear()
+        for tier, pool in ((HOST, manager.host), (DISK, manager.disk)):
+            if pool is not None:
+                assert {key.hash for key in self.believed[tier]} == set(pool._slots), f"{tier} is not as told"
+
+
+class Rig:
+    """One engine's manager with everything beside it. Checks itself after every step."""
+
+    def __init__(self, n_host: int = 8, n_disk: int | None = None, limits: Limits | None = None) -> None:
+        disk = None if n_disk is None else Pool("disk", n_disk)
+        self.manager = BlockManager(Pool("host", n_host), disk, limits)
+        self.worker = SimulatedWorker()
+        self.facts = FactOracle()
+
+    def offload(self, chain: HashChain, start: int = 0, stop: int | None = None) -> list[Transfer]:
+        """Submitted to the worker."""
+        stop = len(chain.hashes) if stop is None else stop
+        return self.submit(self.manager.offload(chain, start, stop, pages(stop - start)))
+
+    def keep(self, chain: HashChain, start: int = 0, stop: int | None = None) -> None:
+        """Offloaded, and all that follows from it."""
+        self.offload(chain, start, stop)
+        self.finish()
+
+    def hit(self, chain: HashChain, start: int = 0) -> Hit:
+        found = self.manager.lookup(chain, start)
+        assert isinstance(found, Hit)
+        return found
+
+    def lookup(self, chain: HashChain, start: int = 0) -> Lookup:
+        return self.manager.lookup(chain, start)
+
+    def onboard(self, hit: Hit) -> Onboard:
+        """Submitted to the worker."""
+        onboard = self.manager.onboard(hit, pages(hit.n_blocks))
+        self.submit(onboard.transfers)
+        return onboard
+
+    def pump(self) -> list[Transfer]:
+        return self.submit(self.manager.pump())
+
+    def submit(self, transfers: Sequence[Transfer]) -> list[Transfer]:
+        self.worker.submit(transfers)
+        self.check()
+        return list(transfers)
+
+    def end(self, transfer: Transfer, failures: Mapping[int, Cause] | None = None) -> None:
+        """Run one transfer that may start; all results are reported."""
+        if transfer.id in self.worker.startable():
+            self.worker.start(transfer.id)
+        if transfer.id in self.worker.running():
+            self.worker.end(transfer.id, failures)
+        self.report()
+
+    def report(self) -> None:
+        for result in sorted(self.worker.take(), key=lambda result: result.transfer_id):
+            self.manager.complete(result)
+        self.check()
+
+    def finish(self) -> None:
+        """Let everything on its way end, and what follows from it."""
+        while self.manager._flights or self.worker.results:
+            self.worker.results = self.worker.run()
+            self.report()
+            self.pump()
+
+    def check(self) -> None:
+        self.manager.check()
+        self.facts.take(self.manager)
+        for tier, pool in ((HOST, self.manager.host), (DISK, self.manager.disk)):
+            for block, slot in [] if pool is None else pool._slots.items():
+                assert self.worker.content.get((tier, slot)) == block, f"{tier} slot {slot} does not hold its block"
+
+    def move_out_of_host(self) -> None:
+        """Evict all that can be evicted from host memory."""
+        filler = make_chain(self.manager.host.statistics().total, seed=9999)
+        self.manager.use_disk(read=True, write=False)
+        self.keep(filler)
+        self.manager.use_disk(read=True, write=True)
+        self.manager.host.invalidate(filler.hashes)
+        self.manager.take_facts()
+        self.facts.believed[HOST] = {k for k in self.facts.believed[HOST] if k.hash in self.manager.host}
+        self.check()
+
+
+def routes(transfers: Sequence[Transfer]) -> list[str]:
+    return [transfer.route.value for transfer in transfers]

@@ -1,0 +1,152 @@
+"""The manager under any sequence of steps and failures, with workers that notice every race on a slot."""
+
+import pytest
+from hypothesis import note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.manager.manager_rig import DISK, Rig, pages
+
+from tenuto.errors import Cause
+from tenuto.manager import Hit, Limits, Miss, Pending
+from tenuto.testing.strategies import causes, prompts
+from tenuto.tokens import HashChain
+from tenuto.transfers.plan import Route
+
+pytestmark = pytest.mark.unit
+
+BLOCK_TOKENS = 4
+numbers = st.integers(0, 99)
+failures = st.dictionaries(st.integers(0, 5), causes(), max_size=3)
+
+
+class ManagerModel(RuleBasedStateMachine):
+    """Requests that share prefixes come, load, compute, keep; transfers start, end, fail and are reported at any time."""
+
+    @initialize(
+        n_host=st.integers(1, 8), n_disk=st.sampled_from([None, 0, 1, 3, 8, 16]),
+        max_writes=st.integers(1, 4), max_backlog=st.integers(1, 6), is_growing=st.booleans(),
+    )  # fmt: skip
+    def start_engine(self, n_host, n_disk, max_writes, max_backlog, is_growing):
+        self.rig = Rig(n_host, n_disk, Limits(max_writes, max_backlog))
+        self.manager, self.worker = self.rig.manager, self.rig.worker
+        if n_disk is not None:
+            self.manager.resize_disk(n_disk, is_growing=is_growing)
+        self.epoch = 0
+        self.hits: list[Hit] = []
+
+    def chain(self, tokens: list[int]) -> HashChain:
+        chain = HashChain(bytes([self.epoch]) * 16, BLOCK_TOKENS)
+        chain.append(tokens)
+        return chain
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    @rule(tokens=prompts(), start=st.integers(0, 2))
+    def look_up(self, tokens, start):
+        chain = self.chain(tokens)
+        match self.manager.lookup(chain, start):
+            case Hit() as hit:
+                assert hit.start == start
+                keys = [key for span in hit.spans for key in span.keys]
+                assert keys == [chain.key(start + i) for i in range(hit.n_blocks)]
+                self.hits.append(hit)
+            case Pending(transfer_id):
+                assert self.manager.route_of(transfer_id) in (Route.DEVICE_TO_HOST, Route.DISK_TO_HOST)
+            case Miss():
+                pass
+
+    @precondition(lambda self: self.hits)
+    @rule(number=numbers)
+    def admit(self, number):
+        self.rig.onboard(self.hits.pop(number % len(self.hits)))
+
+    @precondition(lambda self: self.hits)
+    @rule(number=numbers)
+    def abandon(self, number):
+        self.hits.pop(number % len(self.hits)).release()
+
+    @rule(tokens=prompts(), start=st.integers(0, 2))
+    def keep(self, tokens, start):
+        chain = self.chain(tokens)
+        if start < len(chain.hashes):
+            self.rig.offload(chain, start)
+
+    @rule()
+    def pump(self):
+        self.rig.pump()
+
+    # -- workers ------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.worker.startable())
+    @rule(number=numbers)
+    def start(self, number):
+        ready = self.worker.startable()
+        self.worker.start(ready[number % len(ready)])
+
+    @precondition(lambda self: self.worker.running())
+    @rule(number=numbers, failed=failures)
+    def end(self, number, failed):
+        running = self.worker.running()
+        transfer_id = running[number % len(running)]
+        n_blocks = self.worker.n_blocks(transfer_id)
+        self.worker.end(transfer_id, {i: cause for i, cause in failed.items() if i < n_blocks})
+
+    @precondition(lambda self: self.worker.loads())
+    @rule(number=numbers, cause=st.sampled_from([Cause.TIMEOUT, Cause.CANCELLED]))
+    def give_up(self, number, cause):
+        loads = self.worker.loads()
+        self.worker.give_up(loads[number % len(loads)], cause)
+
+    @precondition(lambda self: self.worker.results)
+    @rule(n=st.integers(1, 4))
+    def report(self, n):
+        for result in sorted(self.worker.take(n), key=lambda result: result.transfer_id):
+            note(f"complete {result}")
+            self.manager.complete(result)
+
+    # -- whole tiers --------------------------------------------------------------------------------
+
+    @rule()
+    def reset(self):
+        """As a leader does it: unused hits are given back, and new requests have other hashes."""
+        while self.hits:
+            self.hits.pop().release()
+        self.manager.reset()
+        self.epoch += 1
+        assert not any(self.rig.facts.believed.values()) or self.manager._facts
+
+    @precondition(lambda self: self.manager.disk is not None)
+    @rule(more=st.integers(0, 4), is_growing=st.booleans())
+    def resize(self, more, is_growing):
+        self.manager.resize_disk(len(self.manager.disk) + more, is_growing=is_growing)
+
+    @rule(read=st.booleans(), write=st.booleans())
+    def pause_the_disk(self, read, write):
+        self.manager.use_disk(read=read, write=write)
+
+    @precondition(lambda self: self.manager.disk is not None)
+    @rule(tokens=prompts(), volume=st.sampled_from(["b", "c"]))
+    def hear_of_a_peer(self, tokens, volume):
+        chain = self.chain(tokens)
+        self.manager.peers.add(volume, [(i, chain.key(i)) for i in range(len(chain.hashes))])
+
+    # -- what must always hold ----------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_wrong(self):
+        if hasattr(self, "rig"):
+            self.rig.check()
+            assert len(self.worker) + len(self.worker.results) == len(self.manager._flights)
+
+    def teardown(self):
+        if hasattr(self, "rig"):
+            while self.hits:
+                self.hits.pop().release()
+            self.rig.finish()
+            assert not self.manager._flights
+            for pool in filter(None, (self.manager.host, self.manager.disk)):
+                assert pool.statistics().leased == 0
+
+
+TestManagerModel = ManagerModel.TestCase
+TestManagerModel.settings = settings(max_examples=3000, stateful_step_count=60)
