@@ -149,4 +149,4 @@ class ManagerModel(RuleBasedStateMachine):
 
 
 TestManagerModel = ManagerModel.TestCase
-TestManagerModel.settings = settings(max_examples=3000, stateful_step_count=60)
+TestManagerModel.settings = settings(max_examples=1500, stateful_step_count=40)

@@ -112,6 +112,7 @@ class BlockManager:
         for failure in result.failures:
             self.counters[f"failed.{transfer.route.value}.{failure.cause.value}"] += 1
         self.counters[f"moved.{transfer.route.value}"] += len(transfer.keys) - len(result.failures)
+        self.counters[f"bytes.{transfer.route.value}"] += result.n_bytes
         match transfer.route:
             case Route.DEVICE_TO_HOST | Route.DISK_TO_HOST:
                 self._arrived(flight, result, self.host, TierKind.HOST)
@@ -205,8 +206,9 @@ class BlockManager:
         return [load.transfer]
 
     def _load_disk(self, span: Span, pages: tuple[PageRun, ...]) -> list[Transfer]:
-        """Through host memory, where the blocks stay; straight, when there is no room."""
-        answer = self.host.allocate(len(span.keys))
+        """Through host memory, where the blocks stay; straight, when there is no room or they came there meanwhile."""
+        is_here = any(key.hash in self.host or key.hash in self._flights.arriving for key in span.keys)
+        answer = Full(0) if is_here else self.host.allocate(len(span.keys))
         if isinstance(answer, Full):
             direct = self._flights.launch(
                 Route.DISK_TO_DEVICE, span.keys, sources=span.slots, pages=pages, volume=span.volume, reads=[span.lease]

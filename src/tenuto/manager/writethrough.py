@@ -77,13 +77,13 @@ class WriteThrough:
         n = min(self._room(), _BATCH)
         if n <= 0 or not self._backlog:
             return None
+        if not (len(self._disk) or self.is_growing):
+            self._drop()  # no slot will ever be had: nothing to wait for
         keys = self._oldest(n)
         held = self._host.match([key.hash for key in keys])
         write = self._plan(keys, held.slots, held)
         if write is None:
             held.release()
-            if not self.is_growing:
-                self._drop()  # no slot can be had: nothing to wait for
             return None
         for key in write.keys:
             del self._backlog[key.hash]

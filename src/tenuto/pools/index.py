@@ -19,9 +19,9 @@ class HashIndex(dict[BlockHash, int]):
     """Block → slot, and a faster way to look up thousands at once.
 
     The dict is the truth. Beside it, `_rows` has the hash of every slot, and `_hints` a slot number at a place
-    that the hash itself names: no search, just a guess. A guess whose row is not the hash wanted is looked up in
-    the dict. In a pool of a million blocks each dict look-up waits for memory several times; the arrays' waits
-    overlap (8192 blocks: 0.5 ms, not 3.5).
+    that the hash itself names: no search, just a guess. Where the row is not the hash wanted, the slot after the
+    block before is the second guess, and the dict is asked last. In a pool of a million blocks each dict look-up
+    waits for memory several times; the arrays' waits overlap (a prompt of 8192 blocks: 1 ms, not 3.5).
     """
 
     __slots__ = ("_hints", "_rows")
@@ -61,9 +61,11 @@ class HashIndex(dict[BlockHash, int]):
             slots, unsure = np.zeros(len(wanted), np.int32), list(range(len(wanted)))
         else:
             slots = self._hints[self._places(rows)]
-            found = self._rows[slots]
-            is_sure = (found[:, 0] == rows[:, 0]) & (found[:, 1] == rows[:, 1]) & (rows[:, 0] != 0)
-            unsure = np.flatnonzero(~is_sure).tolist()
+            lost = np.flatnonzero(~self._is_at(slots, rows))
+            beside = (slots[lost - 1] + 1) % len(self._rows)  # a chain's blocks often lie in a row
+            is_there = self._is_at(beside, rows[lost])
+            slots[lost[is_there]] = beside[is_there]
+            unsure = lost[~is_there].tolist()
         for at in unsure:
             slot = self.get(wanted[at])
             if slot is None:
@@ -75,6 +77,11 @@ class HashIndex(dict[BlockHash, int]):
         """Whether every row is what the dict says."""
         used = np.flatnonzero(self._rows.any(axis=1)).tolist()
         return all(self.get(BlockHash(self._rows[slot].tobytes())) == slot for slot in used)
+
+    def _is_at(self, slots: Slots, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Where the slot's hash is this one; never for one that looks like an empty row."""
+        found = self._rows[slots]
+        return (found[:, 0] == rows[:, 0]) & (found[:, 1] == rows[:, 1]) & (rows[:, 0] != 0)
 
     def _places(self, rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         return rows[:, 0] & np.uint64(len(self._hints) - 1)

@@ -17,6 +17,7 @@ from tenuto.pools.policy import LRU, Policy, Slots
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 from tenuto.tokens import BlockHash, BlockKey
 
+_STATES = tuple(SlotState)
 _NO_BLOCK = BlockKey(BlockHash(b""), BlockHash(b""), BlockHash(b""))
 
 
@@ -286,12 +287,13 @@ class Pool:
 
     def _require(self, array: Slots, trigger: Trigger) -> SlotState:
         """The one state all these slots are in, which must have this transition."""
-        state = SlotState(int(self._states[array[0]])) if len(array) else SlotState.RESET
-        wrong = self._states[array] != state
-        if wrong.any():
-            state = SlotState(int(self._states[array[wrong][0]]))
+        found = self._states.take(array).tobytes()
+        if not found:
+            return SlotState.RESET
+        if found.count(found[0]) != len(found):
             raise StateError(f"{self.name}: cannot {trigger.value} slots in different states")
-        if len(array) and (state, trigger) not in TRANSITIONS:
+        state = _STATES[found[0]]
+        if (state, trigger) not in TRANSITIONS:
             raise StateError(f"{self.name}: cannot {trigger.value} a slot that is {state.name}")
         return state
 

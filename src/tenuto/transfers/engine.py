@@ -111,10 +111,12 @@ class TransferEngine:
         for job in ready:
             self._start(job)
 
-    def poll(self) -> list[TransferResult]:
-        """Results since the last call; loads past their deadline are given up."""
+    def poll(self, wait_s: float = 0.0) -> list[TransferResult]:
+        """Results since the last call, waiting up to `wait_s` for one; loads past their deadline are given up."""
         now = self._clock()
         with self._changed:
+            if wait_s and self._jobs and not self._results:
+                self._changed.wait(wait_s)
             late = [job for job in self._jobs.values() if now >= job.deadline]
             for job in late:
                 self._give_up(job, Cause.TIMEOUT)

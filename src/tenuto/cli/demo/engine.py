@@ -32,11 +32,6 @@ def kv_transfer_config(kv_folder: str) -> dict[str, Any]:
     }
 
 
-def loaded_bytes() -> int:
-    """Bytes that the connector of this process has loaded into the engine since its start."""
-    return 0
-
-
 @dataclass(frozen=True)
 class Answer:
     """One request's outcome; see `messages.Run` for the fields."""
@@ -71,7 +66,7 @@ class Engine:
 
     def ask(self, prompt: list[int], max_tokens: int) -> Answer:
         """Answer one prompt, greedily, with the engine's own measure of its first token."""
-        before = loaded_bytes()
+        before = self._loaded_bytes()
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
         [result] = self._llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
         output = result.outputs[0]
@@ -80,7 +75,7 @@ class Engine:
         return Answer(
             prompt_tokens=len(prompt),
             reused_tokens=result.num_cached_tokens or 0,
-            loaded_bytes=loaded_bytes() - before,
+            loaded_bytes=self._loaded_bytes() - before,
             ttft_s=result.metrics.first_token_latency,
             output_ids=tuple(output.token_ids),
             text=output.text,
@@ -94,6 +89,12 @@ class Engine:
                 raise TenutoError("the engine would not empty its prefix cache")
             self._llm.llm_engine.step()
             time.sleep(0.02)
+
+    def _loaded_bytes(self) -> int:
+        """Bytes that the connector has loaded into the engine since its start."""
+        core: Any = self._llm.llm_engine.engine_core
+        figures: dict[str, int] = core.engine_core.scheduler.connector.statistics()
+        return figures.get("bytes.host_to_device", 0) + figures.get("bytes.disk_to_device", 0)
 
     def close(self) -> None:
         """Shut the engine down; what is on its way to disk gets there first."""

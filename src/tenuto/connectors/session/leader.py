@@ -130,10 +130,12 @@ class Leader:
         """What the workers have to do in this step."""
         self._health.update()
         after_forward: list[Transfer] = []
+        is_idle = True
         for view, progress in scheduled:
+            is_idle = False
             after_forward += self._keep(view, progress)
         now = [*self._now, *self.manager.pump()]
-        plan = StepPlan(tuple(now), tuple(after_forward), tuple(self._loads), tuple(self._resets))
+        plan = StepPlan(tuple(now), tuple(after_forward), tuple(self._loads), tuple(self._resets), is_idle)
         self._now, self._loads, self._resets = [], [], []
         return plan
 

@@ -29,6 +29,8 @@ class StepPlan:
     loads: tuple[tuple[str, frozenset[int]], ...] = ()
     """(request id, transfers that must end for its load to have ended)."""
     resets: tuple[Reset, ...] = ()
+    is_idle: bool = False
+    """Nothing is computed in this step: a worker may wait a moment for what is on its way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ from tenuto.transfers.plan import TransferResult
 
 logger = logging.getLogger(__name__)
 
+_IDLE_WAIT_S = 0.001
+"""An engine without work spins through empty steps; waiting lets the lanes have the interpreter."""
+
 
 @dataclass(slots=True)
 class LoadNews:
@@ -61,6 +64,7 @@ class Worker:
         self._pages: dict[int, tuple[PageRun, ...]] = {}  # by transfer
         self._results: dict[int, list[TransferResult]] = {}
         self._told: Capacity | None = None
+        self._is_idle = False
 
     def register(self, tensors: Sequence[torch.Tensor]) -> None:
         """Take the engine's KV tensors, in layer order, and make the host arena."""
@@ -94,6 +98,7 @@ class Worker:
     def begin_step(self, plan: StepPlan) -> None:
         """Start what does not depend on this step's computing."""
         engine = self._running_engine()
+        self._is_idle = plan.is_idle
         for reset in plan.resets:
             self._reset(reset)
         for request_id, awaited in plan.loads:
@@ -111,7 +116,7 @@ class Worker:
     def poll(self) -> LoadNews:
         """What has ended since the last call."""
         news = LoadNews()
-        for result in self._running_engine().poll():
+        for result in self._running_engine().poll(_IDLE_WAIT_S if self._is_idle else 0.0):
             self._results.setdefault(result.transfer_id, []).append(result)
             load = self._loads.pop(result.transfer_id, None)
             if load is None:

@@ -187,6 +187,10 @@ class TenutoConnector(KVConnectorBase_V1):
         self.leader.reset()
         return True
 
+    def statistics(self) -> dict[str, int]:
+        """Counters and occupancy, in tokens, blocks and bytes."""
+        return self.leader.statistics()
+
     # -- both ---------------------------------------------------------------------------------------
 
     def _plan(self) -> StepPlan:

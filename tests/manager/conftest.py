@@ -1,0 +1,22 @@
+"""Managers that are checked after each test."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.manager.manager_rig import Rig
+
+
+@pytest.fixture
+def make_rig() -> Iterator[Callable[..., Rig]]:
+    """Makes managers with their worker; at the end everything must land and nothing be leased."""
+    rigs: list[Rig] = []
+
+    def make(*args: object, **options: object) -> Rig:
+        rigs.append(Rig(*args, **options))
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.finish()
+        for pool in filter(None, (rig.manager.host, rig.manager.disk)):
+            assert pool.statistics().leased == 0
