@@ -1,7 +1,7 @@
 """What a look-up finds, and what it holds."""
 
 import pytest
-from tests.manager.manager_rig import DISK, HOST, routes
+from tests.manager.manager_rig import DISK, HOST, pages, routes
 
 from tenuto.errors import Cause
 from tenuto.manager import Hit, Miss, Pending
@@ -79,14 +79,10 @@ def test_a_block_on_its_way_is_worth_waiting_for(make_rig):
 def test_blocks_before_one_on_its_way_are_not_held_while_it_is_waited_for(make_rig):
     rig, chain = make_rig(n_host=8), make_chain(4)
     rig.keep(chain, 0, 2)
-    rig.manager.offload(chain, 2, 4, [None, None])
-    rig.worker.submit([])
-    assert isinstance(rig.lookup(chain), Pending)
+    (stage,) = rig.manager.offload(chain, 2, 4, pages(2))
+    assert rig.lookup(chain) == Pending(stage.id)
     assert rig.manager.host.statistics().leased == 2  # those being staged
-    rig.worker.results = []
-    for flight in list(rig.manager._flights._flights.values()):
-        rig.worker.submit([flight.transfer])
-    rig.report()
+    rig.submit([stage])
 
 
 def test_a_block_whose_load_was_given_up_is_not_waited_for(make_rig):
@@ -190,6 +186,6 @@ def test_restored_blocks_are_hits_of_the_disk(make_rig):
 
 def test_the_route_of_a_transfer_on_its_way_can_be_asked(make_rig):
     rig = make_rig()
-    (stage,) = rig.manager.offload(make_chain(1), 0, 1, [None])
+    (stage,) = rig.manager.offload(make_chain(1), 0, 1, pages(1))
     assert rig.manager.route_of(stage.id) is Route.DEVICE_TO_HOST
     rig.submit([stage])
