@@ -23,7 +23,7 @@ class KVSpy:
                 seen = self.staged if transfer.route.value == "device_to_host" else self.loaded
                 for key, run in zip(transfer.keys, transfer.pages, strict=True):
                     seen[key.hash] = [None] * run.first + [self._page(page) for page in run.pages[run.first :]]
-            complete(result)
+            return complete(result)
 
         manager.complete = spy
 
@@ -198,3 +198,24 @@ def test_a_reset_forgets_everywhere_and_for_good(start):
     assert engine.ask(tokens) == (256, expected)  # what was computed after the reset is kept
     engine.settle()
     assert start().ask(tokens)[0] == 0  # but not over a restart: other weights may have been in memory
+
+
+def test_a_request_that_is_aborted_while_it_loads_leaves_nothing_behind(start):
+    from vllm import SamplingParams
+
+    engine = start()
+    tokens = prompt(12, 500)
+    expected = engine.ask(tokens)[1]
+    engine.forget()
+    core = engine.llm.llm_engine
+    for n_steps in range(4):
+        request_id = core.add_request(f"victim-{n_steps}", {"prompt_token_ids": tokens}, SamplingParams(max_tokens=8))
+        for _ in range(n_steps):
+            core.step()
+        core.abort_request([request_id], internal=True)
+        while core.has_unfinished_requests():
+            core.step()
+        engine.settle()
+        engine.forget()
+    assert engine.ask(tokens) == (448, expected)
+    assert engine.settle()["requests"] == 0

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from tests.manager.manager_rig import Rig
 
 

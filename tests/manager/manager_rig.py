@@ -8,7 +8,6 @@ from tenuto.errors import Cause
 from tenuto.manager import BlockManager, Cleared, Hit, Limits, Lookup, Onboard, Removed, Stored, TierKind
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool
-from tenuto.testing.blocks import make_chain
 from tenuto.testing.simulation import SimulatedWorker
 from tenuto.tokens import HashChain
 from tenuto.transfers.plan import Transfer
@@ -55,10 +54,12 @@ class Rig:
         self.worker = SimulatedWorker()
         self.facts = FactOracle()
 
-    def offload(self, chain: HashChain, start: int = 0, stop: int | None = None) -> list[Transfer]:
-        """Submitted to the worker."""
+    def offload(
+        self, chain: HashChain, start: int = 0, stop: int | None = None, failures: Mapping[int, Cause] | None = None
+    ) -> list[Transfer]:
+        """Submitted to the worker; blocks of the stage in `failures` fail."""
         stop = len(chain.hashes) if stop is None else stop
-        return self.submit(self.manager.offload(chain, start, stop, pages(stop - start)))
+        return self.submit(self.manager.offload(chain, start, stop, pages(stop - start)), failures)
 
     def keep(self, chain: HashChain, start: int = 0, stop: int | None = None) -> None:
         """Offloaded, and all that follows from it."""
@@ -82,8 +83,8 @@ class Rig:
     def pump(self) -> list[Transfer]:
         return self.submit(self.manager.pump())
 
-    def submit(self, transfers: Sequence[Transfer]) -> list[Transfer]:
-        self.worker.submit(transfers)
+    def submit(self, transfers: Sequence[Transfer], failures: Mapping[int, Cause] | None = None) -> list[Transfer]:
+        self.worker.submit(transfers, failures)
         self.check()
         return list(transfers)
 
@@ -104,6 +105,7 @@ class Rig:
         """Let everything on its way end, and what follows from it."""
         while self.manager._flights or self.worker.results:
             self.worker.results = self.worker.run()
+            assert self.worker.results, "the worker was not given every transfer"
             self.report()
             self.pump()
 
@@ -114,15 +116,12 @@ class Rig:
             for block, slot in [] if pool is None else pool._slots.items():
                 assert self.worker.content.get((tier, slot)) == block, f"{tier} slot {slot} does not hold its block"
 
-    def move_out_of_host(self) -> None:
-        """Evict all that can be evicted from host memory."""
-        filler = make_chain(self.manager.host.statistics().total, seed=9999)
-        self.manager.use_disk(read=True, write=False)
-        self.keep(filler)
-        self.manager.use_disk(read=True, write=True)
-        self.manager.host.invalidate(filler.hashes)
-        self.manager.take_facts()
-        self.facts.believed[HOST] = {k for k in self.facts.believed[HOST] if k.hash in self.manager.host}
+    def lose(self, tier: TierKind, chain: HashChain, start: int = 0, stop: int | None = None) -> None:
+        """As if blocks [start, stop) had never been in the tier."""
+        hashes = chain.hashes[start:stop]
+        pool = self.manager.host if tier is HOST else self.manager.disk
+        pool.invalidate(hashes)
+        self.facts.believed[tier] = {key for key in self.facts.believed[tier] if key.hash not in hashes}
         self.check()
 
 

@@ -1,11 +1,11 @@
 """Offload: what is staged into host memory, and what is written through to disk, when."""
 
 import pytest
-from tests.manager.manager_rig import DISK, pages, routes
 
 from tenuto.errors import Cause
 from tenuto.manager import Limits, Miss
 from tenuto.testing.blocks import make_chain
+from tests.manager.manager_rig import DISK, HOST, pages, routes
 
 pytestmark = pytest.mark.unit
 
@@ -31,19 +31,12 @@ def test_staged_blocks_are_found_only_when_their_stage_has_ended(make_rig):
 
 def test_a_block_that_failed_to_be_staged_is_nowhere(make_rig):
     rig, chain = make_rig(n_disk=8), make_chain(3)
-    stage, write = rig.manager.offload(chain, 0, 3, pages(3))
-    rig.worker._jobs.clear()
-    rig.worker.submit([write])
-    from tenuto.transfers.plan import BlockFailure, TransferResult
-
-    failed = (BlockFailure(1, Cause.IO_ERROR),)
-    rig.manager.complete(TransferResult(stage.id, failed))
-    rig.manager.complete(TransferResult(write.id, failed))
-    rig.worker._jobs.clear()
+    rig.offload(chain, failures={1: Cause.IO_ERROR})
+    rig.finish()
     for pool in (rig.manager.host, rig.manager.disk):
         assert [block in pool for block in chain.hashes] == [True, False, True]
-        pool.check()
-    rig.manager.take_facts()
+    assert rig.manager.counters["failed.device_to_host.io_error"] == 1
+    assert rig.manager.counters["failed.host_to_disk.io_error"] == 1
 
 
 def test_what_is_in_host_memory_or_on_its_way_there_is_not_staged_again(make_rig):
@@ -92,30 +85,14 @@ def test_staged_blocks_are_written_through_right_behind(make_rig):
 def test_what_is_on_disk_or_being_written_is_not_written_again(make_rig):
     rig, chain = make_rig(n_disk=8), make_chain(3)
     rig.keep(chain)
-    rig.move_out_of_host()
+    rig.lose(HOST, chain)
     assert routes(rig.offload(chain)) == ["device_to_host"]
     rig.finish()
     other = make_chain(2, seed=1)
-    _, write = rig.offload(other)
+    rig.offload(other)
     rig.report()
-    rig.manager.host.invalidate(other.hashes)
-    rig.manager.host.check()
-    assert routes(rig.manager.offload(other, 0, 2, pages(2))) == ["device_to_host"]
-    rig.facts.believed.clear()
-    rig.manager.take_facts()
-    assert write.id in rig.manager._flights._flights
-    _forget(rig)
-
-
-def _forget(rig):
-    """The test has looked; nothing of this rig is to be checked any more."""
-    for flight in list(rig.manager._flights._flights.values()):
-        for lease in flight.reads:
-            lease.release()
-        if flight.fills is not None and not flight.fills.is_consumed:
-            flight.fills.discard()
-    rig.manager._flights._flights.clear()
-    rig.manager._flights.arriving.clear()
+    rig.lose(HOST, other)
+    assert routes(rig.offload(other)) == ["device_to_host"]
 
 
 def test_a_block_in_host_memory_that_is_not_on_disk_is_written_when_it_is_offered_again(make_rig):
@@ -164,7 +141,7 @@ def test_a_write_into_a_disk_slot_waits_for_the_load_that_reads_it(make_rig):
     rig = make_rig(n_host=8, n_disk=3, limits=Limits(max_writes=8))
     chain = make_chain(3)
     rig.keep(chain)
-    rig.move_out_of_host()
+    rig.lose(HOST, chain)
     bring, load = rig.onboard(rig.hit(chain)).transfers
     other = make_chain(2, seed=1)
     assert routes(rig.offload(other)) == ["device_to_host"]  # every disk slot is being read

@@ -1,11 +1,11 @@
 """Onboarding: which transfers a hit becomes, and what is held until they have ended."""
 
 import pytest
-from tests.manager.manager_rig import DISK, HOST, pages, routes
 
-from tenuto.errors import Cause
+from tenuto.errors import Cause, InvariantError
 from tenuto.manager import Hit, Miss
 from tenuto.testing.blocks import make_chain
+from tests.manager.manager_rig import DISK, HOST, pages, routes
 
 pytestmark = pytest.mark.unit
 
@@ -14,7 +14,7 @@ def on_disk(rig, n_blocks: int, seed: int = 0):
     """A chain that is on disk and not in host memory."""
     chain = make_chain(n_blocks, seed)
     rig.keep(chain)
-    rig.move_out_of_host()
+    rig.lose(HOST, chain)
     return chain
 
 
@@ -90,9 +90,7 @@ def test_another_engines_blocks_are_brought_from_its_volume(make_rig):
 def test_each_block_gets_the_pages_at_its_place(make_rig):
     rig, chain = make_rig(n_disk=8), make_chain(4)
     rig.keep(chain)
-    lost = chain.hashes[1:3]
-    rig.manager.host.invalidate(lost)
-    rig.facts.believed[HOST] = {key for key in rig.facts.believed[HOST] if key.hash not in lost}
+    rig.lose(HOST, chain, 1, 3)
     loads = [transfer for transfer in rig.onboard(rig.hit(chain)).transfers if transfer.pages]
     where = {key.hash: run for load in loads for key, run in zip(load.keys, load.pages, strict=True)}
     assert [where[block] for block in chain.hashes] == pages(4)
@@ -159,16 +157,14 @@ def test_a_hit_given_back_can_be_evicted(make_rig):
 
 
 def test_books_do_not_balance_while_leases_belong_to_nobody(make_rig):
-    from tenuto.errors import InvariantError
-
     rig, chain = make_rig(), make_chain(1)
     rig.keep(chain)
     lease = rig.manager.host.match(chain.hashes)
     with pytest.raises(InvariantError, match="has leases, but nothing is on its way"):
         rig.manager.check()
     lease.release()
+    rig.manager._flights.arriving[chain.hashes[0]] = 99
     with pytest.raises(InvariantError, match="arriving"):
-        rig.manager._flights.arriving[chain.hashes[0]] = 99
         rig.manager.check()
     rig.manager._flights.arriving.clear()
 

@@ -1,12 +1,11 @@
 """What a look-up finds, and what it holds."""
 
 import pytest
-from tests.manager.manager_rig import DISK, HOST, pages, routes
 
 from tenuto.errors import Cause
 from tenuto.manager import Hit, Miss, Pending
 from tenuto.testing.blocks import make_chain, make_keys
-from tenuto.transfers.plan import Route
+from tests.manager.manager_rig import DISK, HOST, pages, routes
 
 pytestmark = pytest.mark.unit
 
@@ -67,7 +66,7 @@ def test_what_the_device_already_has_is_used_in_host_memory_too(make_rig):
 def test_a_block_on_its_way_is_worth_waiting_for(make_rig):
     rig, chain = make_rig(n_disk=8), make_chain(3)
     rig.keep(chain)
-    rig.move_out_of_host()
+    rig.lose(HOST, chain)
     onboard = rig.onboard(rig.hit(chain))
     bring = onboard.transfers[0]
     assert rig.lookup(chain) == Pending(bring.id)
@@ -89,7 +88,7 @@ def test_a_block_whose_load_was_given_up_is_not_waited_for(make_rig):
     """A disk that hangs must not hold every request that shares the prompt."""
     rig, chain = make_rig(n_disk=8), make_chain(3)
     rig.keep(chain)
-    rig.move_out_of_host()
+    rig.lose(HOST, chain)
     bring, load = rig.onboard(rig.hit(chain)).transfers
     rig.worker.give_up(load.id, Cause.TIMEOUT)
     rig.report()
@@ -101,7 +100,7 @@ def test_a_block_whose_load_was_given_up_is_not_waited_for(make_rig):
 def test_blocks_before_one_that_is_overdue_are_still_a_hit(make_rig):
     rig, chain = make_rig(n_disk=8), make_chain(4)
     rig.keep(chain)
-    rig.move_out_of_host()
+    rig.lose(HOST, chain)
     rig.keep(chain, 0, 2)  # computed again
     bring, load = rig.onboard(rig.hit(chain, 2)).transfers
     rig.worker.give_up(load.id, Cause.TIMEOUT)
@@ -123,9 +122,8 @@ def test_host_memory_is_looked_at_before_the_disk(make_rig):
 def test_a_hit_goes_on_from_tier_to_tier_and_back(make_rig):
     rig, chain = make_rig(n_host=8, n_disk=8), make_chain(6)
     rig.keep(chain)
-    lost = [chain.hashes[i] for i in (0, 1, 4)]
-    rig.manager.host.invalidate(lost)
-    rig.facts.believed[HOST] = {key for key in rig.facts.believed[HOST] if key.hash not in lost}
+    rig.lose(HOST, chain, 0, 2)
+    rig.lose(HOST, chain, 4, 5)
     hit = rig.hit(chain)
     assert spans_of(hit) == [(DISK, "", 2), (HOST, "", 2), (DISK, "", 1), (HOST, "", 1)]
     assert hit.tiers == {HOST, DISK}
@@ -138,7 +136,7 @@ def test_a_hit_goes_on_from_tier_to_tier_and_back(make_rig):
 def test_a_paused_disk_is_not_looked_at(make_rig):
     rig, chain = make_rig(n_disk=8), make_chain(3)
     rig.keep(chain)
-    rig.move_out_of_host()
+    rig.lose(HOST, chain)
     rig.manager.peers.add("b", [(0, chain.key(0))])
     rig.manager.use_disk(read=False, write=True)
     assert rig.lookup(chain) == Miss()
@@ -182,10 +180,3 @@ def test_restored_blocks_are_hits_of_the_disk(make_rig):
     assert spans_of(hit) == [(DISK, "", 3)]
     assert hit.spans[0].slots == (4, 5, 6)
     hit.release()
-
-
-def test_the_route_of_a_transfer_on_its_way_can_be_asked(make_rig):
-    rig = make_rig()
-    (stage,) = rig.manager.offload(make_chain(1), 0, 1, pages(1))
-    assert rig.manager.route_of(stage.id) is Route.DEVICE_TO_HOST
-    rig.submit([stage])

@@ -5,6 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tenuto.errors import UnsupportedModelError
+from tenuto.memory.arena import HostArena
+from tenuto.memory.layout import Dtype, ExtentLayout
+from tenuto.memory.paged import ArenaView, PagedKV
+from tenuto.memory.pages import PageRun
 from tests.memory.paged_fixtures import (
     ARRANGEMENTS,
     DIM,
@@ -21,12 +27,6 @@ from tests.memory.paged_fixtures import (
     stacked,
     uneven,
 )
-
-from tenuto.errors import UnsupportedModelError
-from tenuto.memory.arena import HostArena
-from tenuto.memory.layout import Dtype, ExtentLayout
-from tenuto.memory.paged import ArenaView, PagedKV
-from tenuto.memory.pages import PageRun
 
 pytestmark = pytest.mark.unit
 

@@ -4,11 +4,11 @@ import gc
 import warnings
 
 import pytest
-from tests.pools.pool_steps import allocate, cache, fill, hashes, hold
 
 from tenuto.errors import LeaseError
 from tenuto.pools import Full, Pool
 from tenuto.testing.blocks import make_keys
+from tests.pools.pool_steps import allocate, cache, fill, hashes, hold
 
 pytestmark = pytest.mark.unit
 

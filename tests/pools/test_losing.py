@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from tests.pools.pool_steps import allocate, cache, evicted, fill, hashes, hold
 
 from tenuto.errors import InvariantError, StateError
 from tenuto.pools import LRU, Pool
 from tenuto.testing.blocks import make_keys
 from tenuto.testing.policy_contract import PolicyContract
+from tests.pools.pool_steps import allocate, cache, evicted, fill, hashes, hold
 
 pytestmark = pytest.mark.unit
 

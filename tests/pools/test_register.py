@@ -1,10 +1,10 @@
 """Registering: all or the part that did not fail, and each block once."""
 
 import pytest
-from tests.pools.pool_steps import allocate, cache, evicted, fill, hashes, hold
 
 from tenuto.pools import Allocated, Full
 from tenuto.testing.blocks import make_keys
+from tests.pools.pool_steps import allocate, cache, evicted, fill, hashes, hold
 
 pytestmark = pytest.mark.unit
 

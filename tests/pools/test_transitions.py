@@ -1,11 +1,11 @@
 """Every row of the transition table, and every pair that is not in it, through the public methods."""
 
 import pytest
-from tests.pools.pool_steps import allocate, fill, hold
 
 from tenuto.errors import LeaseError, StateError
 from tenuto.pools import TRANSITIONS, Full, Pool, SlotState, Trigger
 from tenuto.testing.blocks import make_keys
+from tests.pools.pool_steps import allocate, fill, hold
 
 pytestmark = pytest.mark.unit
 

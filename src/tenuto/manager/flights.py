@@ -87,10 +87,6 @@ class Flights:
         """A load of these was answered before what brings them has ended."""
         self.overdue.update(key.hash for key in keys if key.hash in self.arriving)
 
-    def route_of(self, transfer_id: int) -> Route:
-        """The route of a transfer that is on its way."""
-        return self._flights[transfer_id].transfer.route
-
     def check(self) -> None:
         """Raise `InvariantError` unless `arriving` is what the transfers bring."""
         arriving = {

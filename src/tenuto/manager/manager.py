@@ -105,8 +105,8 @@ class BlockManager:
 
     # -- results ------------------------------------------------------------------------------------
 
-    def complete(self, result: TransferResult) -> None:
-        """Take in how a transfer ended on all ranks."""
+    def complete(self, result: TransferResult) -> Transfer:
+        """Take in how a transfer ended on all ranks; the transfer."""
         flight = self._flights.land(result.transfer_id)
         transfer = flight.transfer
         for failure in result.failures:
@@ -126,10 +126,7 @@ class BlockManager:
         self._forget_lost(transfer, result)
         for lease in flight.reads:
             lease.release()
-
-    def route_of(self, transfer_id: int) -> Route:
-        """The route of a transfer that is on its way."""
-        return self._flights.route_of(transfer_id)
+        return transfer
 
     def take_facts(self) -> list[Fact]:
         """Facts since the last call, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 
 from tenuto.errors import ConfigError
 
@@ -20,6 +21,12 @@ class HostArena:
             raise ValueError(f"extent of {extent_bytes} bytes is not a multiple of a page")
         self.n_slots = n_slots
         self.extent_bytes = extent_bytes
+        has = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+        if n_slots * extent_bytes > has:
+            raise ConfigError(
+                f"tiers.host.capacity: {n_slots * extent_bytes / 2**30:.1f} GiB is more than the {has / 2**30:.1f} GiB "
+                "of memory there is; give less"
+            )
         try:
             self._map = mmap.mmap(-1, max(n_slots, 1) * extent_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -49,8 +50,7 @@ class HashIndex(dict[BlockHash, int]):
 
     def remove(self, slots: Slots, keys: Iterable[BlockKey]) -> None:
         """These slots hold these blocks no more."""
-        for key in keys:
-            del self[key.hash]
+        deque(map(self.__delitem__, [key.hash for key in keys]), maxlen=0)
         self._rows[slots] = 0
 
     def prefix(self, hashes: Iterable[BlockHash]) -> Slots:

@@ -63,8 +63,8 @@ class SimulatedWorker:
         """Results in the order in which transfers ended."""
         self._jobs: dict[int, _Job] = {}
 
-    def submit(self, transfers: Iterable[Transfer]) -> None:
-        """Take transfers. Device → host ones run at once, as in a step."""
+    def submit(self, transfers: Iterable[Transfer], failures: Mapping[int, Cause] | None = None) -> None:
+        """Take transfers. Device → host ones run at once, as in a step, less their blocks in `failures`."""
         taken = list(transfers)
         for transfer in taken:
             assert transfer.id not in self._jobs, f"transfer {transfer.id} came twice"
@@ -72,7 +72,7 @@ class SimulatedWorker:
         for transfer in taken:
             if transfer.route is Route.DEVICE_TO_HOST:
                 self.start(transfer.id)
-                self.end(transfer.id)
+                self.end(transfer.id, failures)
 
     def startable(self) -> list[int]:
         """Transfers that could start now."""
@@ -85,10 +85,6 @@ class SimulatedWorker:
     def running(self) -> list[int]:
         """Transfers that have started."""
         return [number for number, job in self._jobs.items() if job.is_running]
-
-    def n_blocks(self, number: int) -> int:
-        """Blocks of a transfer that has not ended."""
-        return len(self._jobs[number].transfer.keys)
 
     def loads(self) -> list[int]:
         """Loads to the device that could be given up now: they have not touched it."""
@@ -114,9 +110,10 @@ class SimulatedWorker:
         job.is_running = True
 
     def end(self, number: int, failures: Mapping[int, Cause] | None = None) -> None:
-        """A running transfer has ended; blocks in `failures` were not moved."""
+        """A running transfer has ended; blocks in `failures` that it has were not moved."""
         job = self._jobs.pop(number)
-        failed = job.dropped | {i: cause for i, cause in (failures or {}).items() if i not in job.dropped}
+        moved = set(job.indices())
+        failed = job.dropped | {i: cause for i, cause in (failures or {}).items() if i in moved}
         for index, place in job.writes():
             if index not in failed:
                 self.content[place] = job.transfer.keys[index].hash

@@ -25,9 +25,8 @@ class DiskHealth:
         self._write_again_at = 0.0
         self._logged: set[tuple[Route, Cause]] = set()
 
-    def note(self, result: TransferResult) -> None:
-        """Look at a result before the manager takes it in."""
-        route = self._manager.route_of(result.transfer_id)
+    def note(self, route: Route, result: TransferResult) -> None:
+        """Look at how a transfer on `route` ended."""
         for failure in result.failures:
             seen = (route, failure.cause)
             if seen not in self._logged and failure.cause is not Cause.CANCELLED:

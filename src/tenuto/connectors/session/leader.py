@@ -184,8 +184,8 @@ class Leader:
         tracker = self._trackers.get(self._loading.pop(result.transfer_id, "no load"))
         if tracker is not None and result.failures:
             tracker.may_load = False
-        self._health.note(result)
-        self.manager.complete(result)
+        transfer = self.manager.complete(result)
+        self._health.note(transfer.route, result)
 
     def _track(self, view: RequestView) -> RequestTracker:
         tracker = self._trackers.get(view.request_id)

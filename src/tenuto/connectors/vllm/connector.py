@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from tenuto.connectors.session import Handshake, Leader, Progress, StepPlan, Worker, WorkerReport
-from tenuto.connectors.vllm.translate import VllmRequest, make_setup, order_layers
+from tenuto.connectors.vllm.translate import Adapters, VllmRequest, make_setup, order_layers
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -71,6 +71,7 @@ class TenutoConnector(KVConnectorBase_V1):
         self._worker: Worker | None = None
         self._failed_pages: set[int] = set()
         self._requests: dict[str, VllmRequest] = {}
+        self._adapters = Adapters()
         if role is KVConnectorRole.SCHEDULER:
             self._leader = Leader(setup)
             _recompute_on_load_errors(vllm_config)
@@ -201,7 +202,7 @@ class TenutoConnector(KVConnectorBase_V1):
     def _view(self, request: Request) -> VllmRequest:
         view = self._requests.get(request.request_id)
         if view is None:
-            view = self._requests[request.request_id] = VllmRequest(request)
+            view = self._requests[request.request_id] = VllmRequest(request, self._adapters)
         return view
 
     def _progress(self, output: SchedulerOutput) -> Iterator[tuple[VllmRequest, Progress]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,10 @@ from tenuto.memory.paged import DTYPES
 from tenuto.tokens import ExtraKeys, MediaSpan, Namespace
 
 if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
     from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
 
 _LAYER = re.compile(r"\.(\d+)\.")
 
@@ -57,15 +61,40 @@ def order_layers(kv_caches: dict[str, torch.Tensor], names: Sequence[str]) -> li
     return [kv_caches[name] for name in sorted(names, key=_layer_number)]
 
 
+class Adapters:
+    """Fingerprints of LoRA adapters, taken when vLLM first loads them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], str] = {}
+
+    def fingerprint(self, lora: LoRARequest | None) -> str:
+        """Empty for no adapter. Raises `OSError` when its files are not in a local folder."""
+        if lora is None:
+            return ""
+        name = (lora.lora_int_id, lora.lora_path)
+        if name not in self._known or lora.load_inplace:
+            self._known[name] = fingerprint_weights(Path(lora.lora_path))
+        return self._known[name]
+
+
 class VllmRequest:
     """A vLLM request as a `RequestView`."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, adapters: Adapters) -> None:
         self._request = request
         self.request_id = request.request_id
-        self.extra = _extra_keys(request)
         self.may_read = not request.skip_reading_prefix_cache
-        self.is_cacheable = request.prompt_embeds is None and request.prompt_token_ids is not None
+        # Embeddings are not told by token ids, and a streamed session's tokens may be taken back.
+        self.is_cacheable = (
+            request.prompt_embeds is None and request.prompt_token_ids is not None and not request.resumable
+        )
+        fingerprint = ""
+        try:
+            fingerprint = adapters.fingerprint(request.lora_request)
+        except OSError as error:
+            self.is_cacheable = False
+            logger.warning("prompts of a LoRA adapter are not cached: %s", error)
+        self.extra = _extra_keys(request, fingerprint)
 
     @property
     def n_tokens(self) -> int:
@@ -95,6 +124,10 @@ def _refuse_unsupported(vllm_config: VllmConfig) -> None:
             raise UnsupportedModelError(
                 f"{setting}: {size} is not supported by tenuto yet; use 1, or start without tenuto"
             )
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):  # gone from newer versions
+        raise UnsupportedModelError(
+            "calculate_kv_scales: scales that each start measures anew make caches that can't be shared; leave it off"
+        )
 
 
 def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
@@ -151,7 +184,7 @@ def _weights(vllm_config: VllmConfig) -> str:
     return fingerprint_weights(Path(found).parent)
 
 
-def _extra_keys(request: Request) -> ExtraKeys:
+def _extra_keys(request: Request, lora_fingerprint: str) -> ExtraKeys:
     lora = request.lora_request
     media = tuple(
         MediaSpan(
@@ -163,7 +196,7 @@ def _extra_keys(request: Request) -> ExtraKeys:
     )
     return ExtraKeys(
         lora_name=lora.lora_name if lora else "",
-        lora_fingerprint=fingerprint_weights(Path(lora.lora_path)) if lora else "",
+        lora_fingerprint=lora_fingerprint,
         salt=request.cache_salt or "",
         media=media,
     )

@@ -19,6 +19,9 @@ from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO
 from tenuto.tokens import BlockKey
 
+_LEAST_FILES = 16  # so that the last file that fits leaves little of the capacity unused
+_MOST_FILES = 512  # each is an open descriptor
+
 WrapFiles = Callable[[PoolFiles], PoolFiles]
 
 
@@ -53,7 +56,8 @@ class DiskStore:
         self._files = wrap_files(DirectFiles(claim.folder))
         self._manifest = _open_manifest(claim.folder)
         self._io = IoThreads(settings.n_threads, "tenuto-io")
-        wish = min(settings.file_bytes, settings.quota.capacity_bytes // 16)
+        capacity = settings.quota.capacity_bytes
+        wish = max(min(settings.file_bytes, capacity // _LEAST_FILES), capacity // _MOST_FILES)
         self._meta = files_meta(codec, max(1, wish // self._extent_bytes))
         found = self._manifest.meta()
         if {**found, "per_file": ""} == {**self._meta, "per_file": ""}:
