@@ -41,7 +41,7 @@ def test_an_extent_is_whole_pages():
 @pytest.mark.parametrize("n_slots", [1 << 40, 1 << 60])
 def test_more_memory_than_there_can_be_is_one_line_with_the_setting_and_the_fix(n_slots):
     with pytest.raises(
-        ConfigError, match=r"^tiers\.host\.capacity: .* GiB of memory can't be had .*give less"
+        ConfigError, match=r"^tiers\.host\.capacity: .* GiB is more than the .* of memory there is; give less"
     ) as raised:
         HostArena(n_slots, PAGE)
     assert "\n" not in str(raised.value)

@@ -28,11 +28,11 @@ class Quota:
     @staticmethod
     def auto(root: Path) -> Quota:
         """The default: a share of what is free or already used by tenuto. Raises `StoreError`."""
-        try:
-            disk = os.statvfs(root)
-        except OSError as error:
-            raise store_error(error, f"look at {root}") from error
-        return Quota(root, int(AUTO_SHARE * (disk.f_bavail * disk.f_frsize + used_bytes(root))))
+        return Quota(root, int(AUTO_SHARE * _free_or_ours(root)))
+
+    def reachable_bytes(self) -> int:
+        """The capacity, or what the disk can give us if that is less. Raises `StoreError`."""
+        return min(self.capacity_bytes, _free_or_ours(self.root))
 
     def has_room(self, more_bytes: int, mine: Path) -> bool:
         """Whether `more_bytes` fit, after removing folders of dead engines if need be.
@@ -60,6 +60,14 @@ class Quota:
         free = disk.f_bavail * disk.f_frsize - _KEEP_FREE * disk.f_blocks * disk.f_frsize
         spare = min(_MANIFEST_BYTES, self.capacity_bytes // 16)
         return used_bytes(self.root) + more_bytes + spare <= self.capacity_bytes and more_bytes <= free
+
+
+def _free_or_ours(root: Path) -> int:
+    try:
+        disk = os.statvfs(root)
+    except OSError as error:
+        raise store_error(error, f"look at {root}") from error
+    return disk.f_bavail * disk.f_frsize + used_bytes(root)
 
 
 def used_bytes(root: Path) -> int:

@@ -56,7 +56,7 @@ class DiskStore:
         self._files = wrap_files(DirectFiles(claim.folder))
         self._manifest = _open_manifest(claim.folder)
         self._io = IoThreads(settings.n_threads, "tenuto-io")
-        capacity = settings.quota.capacity_bytes
+        capacity = settings.quota.reachable_bytes()
         wish = max(min(settings.file_bytes, capacity // _LEAST_FILES), capacity // _MOST_FILES)
         self._meta = files_meta(codec, max(1, wish // self._extent_bytes))
         found = self._manifest.meta()
