@@ -22,8 +22,14 @@ MAX_CLASS_METHODS = 16
 # What may be larger, by name, and how large: "cli/main.py" or "pools/pool.py::Pool" or
 # "pools/pool.py::Pool.check". A number here only ever goes down; a name that has become small
 # enough must be removed.
-LINES_ALLOWED: dict[str, int] = {}
-METHODS_ALLOWED: dict[str, int] = {}
+LINES_ALLOWED: dict[str, int] = {
+    "pools/pool.py::Pool": 316,  # one lock, one set of books
+}
+METHODS_ALLOWED: dict[str, int] = {
+    "connectors/vllm/connector.py::TenutoConnector": 26,  # the engine's interface
+    "manager/manager.py::BlockManager": 22,
+    "pools/pool.py::Pool": 31,
+}
 
 # Standard-library modules that the sans-I/O folders must not import: disks, clocks, threads,
 # processes, networks, randomness, the environment.

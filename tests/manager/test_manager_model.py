@@ -15,14 +15,15 @@ pytestmark = pytest.mark.unit
 
 BLOCK_TOKENS = 4
 numbers = st.integers(0, 99)
-failures = st.dictionaries(st.integers(0, 5), causes(), max_size=3)
+failures = st.dictionaries(st.integers(0, 3), causes(), max_size=2)
+requests = prompts(max_blocks=4, n_kinds=2, block_tokens=BLOCK_TOKENS)
 
 
 class ManagerModel(RuleBasedStateMachine):
     """Requests that share prefixes look up, load and keep; transfers start, end, fail and are reported at any time."""
 
     @initialize(
-        n_host=st.integers(1, 8), n_disk=st.sampled_from([None, 0, 1, 3, 8, 16]),
+        n_host=st.integers(1, 6), n_disk=st.sampled_from([None, 1, 3, 8, 16]),
         max_writes=st.integers(1, 4), max_backlog=st.integers(1, 6), is_growing=st.booleans(),
     )  # fmt: skip
     def start_engine(self, n_host, n_disk, max_writes, max_backlog, is_growing):
@@ -40,7 +41,7 @@ class ManagerModel(RuleBasedStateMachine):
 
     # -- requests -----------------------------------------------------------------------------------
 
-    @rule(tokens=prompts(), start=st.integers(0, 2))
+    @rule(tokens=requests, start=st.sampled_from([0, 0, 1, 2]))
     def look_up(self, tokens, start):
         chain = self.chain(tokens)
         match self.manager.lookup(chain, start):
@@ -64,29 +65,26 @@ class ManagerModel(RuleBasedStateMachine):
     def abandon(self, number):
         self.hits.pop(number % len(self.hits)).release()
 
-    @rule(tokens=prompts(), start=st.integers(0, 2), failed=failures)
+    @rule(tokens=requests, start=st.sampled_from([0, 0, 1, 2]), failed=failures)
     def keep(self, tokens, start, failed):
         chain = self.chain(tokens)
         if start < len(chain.hashes):
             self.rig.offload(chain, start, failures=failed)
-
-    @rule()
-    def pump(self):
         self.rig.pump()
 
     # -- workers ------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.worker.startable())
-    @rule(number=numbers)
-    def start(self, number):
-        ready = self.worker.startable()
-        self.worker.start(ready[number % len(ready)])
-
-    @precondition(lambda self: self.worker.running())
-    @rule(number=numbers, failed=failures)
-    def end(self, number, failed):
-        running = self.worker.running()
-        self.worker.end(running[number % len(running)], failed)
+    @precondition(lambda self: len(self.worker))
+    @rule(steps=st.lists(numbers, min_size=1, max_size=5), failed=failures)
+    def work(self, steps, failed):
+        """Lanes start and end something; the first to end has failures."""
+        for number in steps:
+            ready, running = self.worker.startable(), self.worker.running()
+            if ready and (number % 2 or not running):
+                self.worker.start(ready[number % len(ready)])
+            elif running:
+                self.worker.end(running[number % len(running)], failed)
+                failed = {}
 
     @precondition(lambda self: self.worker.loads())
     @rule(number=numbers, cause=st.sampled_from([Cause.TIMEOUT, Cause.CANCELLED]))
@@ -95,11 +93,16 @@ class ManagerModel(RuleBasedStateMachine):
         self.worker.give_up(loads[number % len(loads)], cause)
 
     @precondition(lambda self: self.worker.results)
-    @rule(n=st.integers(1, 4))
+    @rule(n=st.integers(1, 6))
     def report(self, n):
         for result in sorted(self.worker.take(n), key=lambda result: result.transfer_id):
             note(f"complete {result}")
             self.manager.complete(result)
+        self.rig.pump()
+
+    @rule()
+    def settle(self):
+        self.rig.finish()
 
     # -- whole tiers --------------------------------------------------------------------------------
 
@@ -112,16 +115,14 @@ class ManagerModel(RuleBasedStateMachine):
         self.epoch += 1
 
     @precondition(lambda self: self.manager.disk is not None)
-    @rule(more=st.integers(0, 4), is_growing=st.booleans())
-    def resize(self, more, is_growing):
+    @rule(more=st.integers(0, 4), is_growing=st.booleans(), read=st.booleans(), write=st.booleans())
+    def disturb_the_disk(self, more, is_growing, read, write):
+        """It grows, and is paused or used again."""
         self.manager.resize_disk(len(self.manager.disk) + more, is_growing=is_growing)
-
-    @rule(read=st.booleans(), write=st.booleans())
-    def pause_the_disk(self, read, write):
         self.manager.use_disk(read=read, write=write)
 
     @precondition(lambda self: self.manager.disk is not None)
-    @rule(tokens=prompts(), volume=st.sampled_from(["b", "c"]))
+    @rule(tokens=requests, volume=st.sampled_from(["b", "c"]))
     def hear_of_a_peer(self, tokens, volume):
         chain = self.chain(tokens)
         self.manager.peers.add(volume, [(i, chain.key(i)) for i in range(len(chain.hashes))])
@@ -145,4 +146,4 @@ class ManagerModel(RuleBasedStateMachine):
 
 
 TestManagerModel = ManagerModel.TestCase
-TestManagerModel.settings = settings(max_examples=100, stateful_step_count=40)
+TestManagerModel.settings = settings(max_examples=150, stateful_step_count=40)
