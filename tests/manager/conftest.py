@@ -1,10 +1,22 @@
 """Managers that are checked after each test."""
 
+import gc
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.manager.manager_rig import Rig
+
+
+@pytest.fixture(autouse=True)
+def no_lease_is_dropped() -> Iterator[None]:
+    """A pool takes dropped leases back, with a warning: here that would hide a leak."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        yield
+        gc.collect()
+    assert [str(w.message) for w in caught if issubclass(w.category, ResourceWarning)] == []
 
 
 @pytest.fixture

@@ -15,67 +15,76 @@ pytestmark = pytest.mark.unit
 
 BLOCK_TOKENS = 4
 numbers = st.integers(0, 99)
-failures = st.dictionaries(st.integers(0, 3), causes(), max_size=2)
-requests = prompts(max_blocks=4, n_kinds=2, block_tokens=BLOCK_TOKENS)
+failures = st.just({}) | st.just({}) | st.dictionaries(st.integers(0, 3), causes(), max_size=2)
+requests = prompts(max_blocks=3, n_kinds=2, block_tokens=BLOCK_TOKENS)
 
 
 class ManagerModel(RuleBasedStateMachine):
     """Requests that share prefixes look up, load and keep; transfers start, end, fail and are reported at any time."""
 
     @initialize(
-        n_host=st.integers(1, 6), n_disk=st.sampled_from([None, 1, 3, 8, 16]),
+        n_host=st.sampled_from([4, 3, 6, 10, 2]), n_disk=st.sampled_from([16, 16, 16, 4, None]),
+        warm=st.lists(requests, max_size=6),
         max_writes=st.integers(1, 4), max_backlog=st.integers(1, 6), is_growing=st.booleans(),
     )  # fmt: skip
-    def start_engine(self, n_host, n_disk, max_writes, max_backlog, is_growing):
+    def start_engine(self, n_host, n_disk, warm, max_writes, max_backlog, is_growing):
         self.rig = Rig(n_host, n_disk, Limits(max_writes, max_backlog))
         self.manager, self.worker = self.rig.manager, self.rig.worker
         if n_disk is not None:
             self.manager.resize_disk(n_disk, is_growing=is_growing)
         self.epoch = 0
+        self.known: set[bytes] = set()
         self.hits: list[Hit] = []
+        for tokens in warm:
+            self.rig.keep(self.chain(tokens))
 
     def chain(self, tokens: list[int]) -> HashChain:
         chain = HashChain(bytes([self.epoch]) * 16, BLOCK_TOKENS)
         chain.append(tokens)
+        self.known.update(chain.hashes)
         return chain
 
     # -- requests -----------------------------------------------------------------------------------
 
-    @rule(tokens=requests, start=st.sampled_from([0, 0, 1, 2]))
-    def look_up(self, tokens, start):
+    @rule(tokens=requests, start=st.sampled_from([0, 0, 0, 1, 2]), admits=st.booleans(), failed=failures)
+    def serve(self, tokens, start, admits, failed):
+        """A hit is loaded at once, or held while the engine has no memory for it; all else is computed and kept."""
         chain = self.chain(tokens)
         match self.manager.lookup(chain, start):
             case Hit() as hit:
                 assert hit.start == start
                 keys = [key for span in hit.spans for key in span.keys]
                 assert keys == [chain.key(start + i) for i in range(hit.n_blocks)]
-                self.hits.append(hit)
+                if admits:
+                    self.rig.onboard(hit)
+                else:
+                    self.hits.append(hit)
             case Pending(transfer_id):
                 assert self.manager._flights._flights[transfer_id].fills is not None
             case Miss():
-                pass
+                if start < len(chain.hashes):
+                    self.rig.offload(chain, start, failures=failed)
+                    self.rig.pump()
 
     @precondition(lambda self: self.hits)
-    @rule(number=numbers)
-    def admit(self, number):
-        self.rig.onboard(self.hits.pop(number % len(self.hits)))
+    @rule(number=numbers, admits=st.booleans())
+    def admit_or_abandon(self, number, admits):
+        hit = self.hits.pop(number % len(self.hits))
+        if admits:
+            self.rig.onboard(hit)
+        else:
+            hit.release()
 
-    @precondition(lambda self: self.hits)
-    @rule(number=numbers)
-    def abandon(self, number):
-        self.hits.pop(number % len(self.hits)).release()
-
-    @rule(tokens=requests, start=st.sampled_from([0, 0, 1, 2]), failed=failures)
-    def keep(self, tokens, start, failed):
-        chain = self.chain(tokens)
-        if start < len(chain.hashes):
-            self.rig.offload(chain, start, failures=failed)
+    @rule(tokens=requests)
+    def compute(self, tokens):
+        """Without having looked, as when the device has it all."""
+        self.rig.offload(self.chain(tokens))
         self.rig.pump()
 
     # -- workers ------------------------------------------------------------------------------------
 
     @precondition(lambda self: len(self.worker))
-    @rule(steps=st.lists(numbers, min_size=1, max_size=5), failed=failures)
+    @rule(steps=st.lists(numbers, min_size=1, max_size=6), failed=failures)
     def work(self, steps, failed):
         """Lanes start and end something; the first to end has failures."""
         for number in steps:
@@ -106,26 +115,23 @@ class ManagerModel(RuleBasedStateMachine):
 
     # -- whole tiers --------------------------------------------------------------------------------
 
-    @rule()
-    def reset(self):
-        """As a leader does it: unused hits are given back, and new requests have other hashes."""
-        while self.hits:
-            self.hits.pop().release()
-        self.manager.reset()
-        self.epoch += 1
-
-    @precondition(lambda self: self.manager.disk is not None)
-    @rule(more=st.integers(0, 4), is_growing=st.booleans(), read=st.booleans(), write=st.booleans())
-    def disturb_the_disk(self, more, is_growing, read, write):
-        """It grows, and is paused or used again."""
-        self.manager.resize_disk(len(self.manager.disk) + more, is_growing=is_growing)
-        self.manager.use_disk(read=read, write=write)
-
-    @precondition(lambda self: self.manager.disk is not None)
-    @rule(tokens=requests, volume=st.sampled_from(["b", "c"]))
-    def hear_of_a_peer(self, tokens, volume):
-        chain = self.chain(tokens)
-        self.manager.peers.add(volume, [(i, chain.key(i)) for i in range(len(chain.hashes))])
+    @rule(what=st.sampled_from(["grow", "stop growing", "pause", "use", "peer", "reset"]), tokens=requests)
+    def disturb(self, what, tokens):
+        if what == "reset":  # as a leader does it: unused hits are given back, new requests have other hashes
+            while self.hits:
+                self.hits.pop().release()
+            self.manager.reset()
+            self.epoch += 1
+            self.known.clear()
+        elif self.manager.disk is None:
+            return
+        elif what == "peer":
+            chain = self.chain(tokens)
+            self.manager.peers.add("b", [(i, chain.key(i)) for i in range(len(chain.hashes))])
+        elif what in ("pause", "use"):
+            self.manager.use_disk(read=what == "use" or tokens[0] == 0, write=what == "use" or tokens[0] == 1)
+        else:
+            self.manager.resize_disk(len(self.manager.disk) + len(tokens) // BLOCK_TOKENS, is_growing=what == "grow")
 
     # -- what must always hold ----------------------------------------------------------------------
 
@@ -133,6 +139,8 @@ class ManagerModel(RuleBasedStateMachine):
     def nothing_is_wrong(self):
         if hasattr(self, "rig"):
             self.rig.check()
+            assert set(self.manager.host._slots) <= self.known, "a block of before the reset"
+            assert self.manager.disk is None or set(self.manager.disk._slots) <= self.known
             assert len(self.worker) + len(self.worker.results) == len(self.manager._flights)
 
     def teardown(self):
@@ -146,4 +154,4 @@ class ManagerModel(RuleBasedStateMachine):
 
 
 TestManagerModel = ManagerModel.TestCase
-TestManagerModel.settings = settings(max_examples=150, stateful_step_count=40)
+TestManagerModel.settings = settings(max_examples=250, stateful_step_count=60)

@@ -1,0 +1,65 @@
+"""A leader with made-up requests and no worker: transfers are answered by hand."""
+
+from __future__ import annotations
+
+from tenuto.config import load_config
+from tenuto.connectors.session import Leader, Progress, Setup, StepPlan, WorkerReport
+from tenuto.errors import Cause
+from tenuto.memory.layout import Dtype, ExtentLayout
+from tenuto.testing.clock import FakeClock
+from tenuto.testing.requests import FakeRequest
+from tenuto.tiers.store import Capacity
+from tenuto.tokens import ExtraKeys, Namespace
+from tenuto.transfers.plan import BlockFailure, Route, TransferResult
+
+PAGE, BLOCK = 4, 8
+NAMESPACE = Namespace("m", "c", "w", "float32", "float32", "none", BLOCK, 2, 1, 16, 16)
+LAYOUT = ExtentLayout(BLOCK, (0, 2), (0, 1), 16, 16, Dtype.FLOAT32)
+
+
+class View(FakeRequest):
+    """A request as an engine has it."""
+
+    def __init__(self, name: str, tokens: list[int], n_prompt: int | None = None, salt: str = "") -> None:
+        super().__init__(name, tokens, ExtraKeys(salt=salt))
+        if n_prompt is not None:
+            self.n_prompt_tokens = n_prompt
+
+
+class Rig:
+    def __init__(self, *, world_size: int = 1, disk_slots: int = 64, keeps_trailing: bool = True, **runtime) -> None:
+        config = load_config({
+            "tiers": {"host": {"capacity": 64 * LAYOUT.extent_bytes}, "disk": {"path": "/unused"}}, "runtime": runtime
+        })  # fmt: skip
+        self.clock = FakeClock()
+        setup = Setup(config, NAMESPACE, LAYOUT, PAGE, "e", world_size, keeps_trailing)
+        self.leader = Leader(setup, self.clock)
+        self.world_size = world_size
+        self.leader.manager.resize_disk(disk_slots, is_growing=False)
+
+    def step(self, *scheduled: tuple[View, int], pages_from: int = 100) -> StepPlan:
+        """A step that computes each request up to so many tokens, with a whole table of made-up pages."""
+        return self.leader.plan_step(
+            (view, Progress(view.request_id, range(pages_from, pages_from + -(-n // PAGE)), True, n))
+            for view, n in scheduled
+        )
+
+    def answer(self, plan: StepPlan, *, failed: dict[Route, dict[int, Cause]] | None = None) -> None:
+        """Every rank did all that was planned, but for these failures of one rank."""
+        report = WorkerReport()
+        for transfer in (*plan.now, *plan.after_forward):
+            wrong = (failed or {}).get(transfer.route, {})
+            bad = tuple(BlockFailure(index, cause) for index, cause in wrong.items())
+            results = [TransferResult(transfer.id, bad)]
+            results += [TransferResult(transfer.id) for _ in range(self.world_size - 1)]
+            report.results[transfer.id] = results
+        self.leader.receive(report)
+        self.leader.check()
+
+    def compute(self, view: View) -> None:
+        """Compute a request whole, keep its blocks in host memory and on disk, and end it."""
+        self.answer(self.step((view, view.n_tokens)))
+        self.leader.finish(view.request_id)
+
+    def grow(self, n_slots: int, *, is_growing: bool) -> None:
+        self.leader.receive(WorkerReport(disk=Capacity(n_slots, is_growing)))
