@@ -116,15 +116,11 @@ def method_counts() -> Iterator[tuple[str, int]]:
     for path in MODULES:
         for name, node in definitions(parse(path)):
             if isinstance(node, ast.ClassDef):
-                methods = [
-                    n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-                ]
+                methods = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
                 yield f"{name_of(path)}::{name}", len(methods)
 
 
-def check_budget(
-    found: dict[str, tuple[int, int]], allowed: dict[str, int], unit: str
-) -> list[str]:
+def check_budget(found: dict[str, tuple[int, int]], allowed: dict[str, int], unit: str) -> list[str]:
     """``found``: name → (size, budget). One line per fault, none when the table is exact."""
     faults = []
     for name, (size, budget) in found.items():
@@ -135,9 +131,7 @@ def check_budget(
             faults.append(f"{name}: {size} {unit}, within {budget}: remove it from the exceptions")
         elif name in allowed and size < limit:
             faults.append(f"{name}: {size} {unit}: lower its exception from {limit}")
-    faults += [
-        f"{name}: listed as an exception, does not exist" for name in allowed if name not in found
-    ]
+    faults += [f"{name}: listed as an exception, does not exist" for name in allowed if name not in found]
     return faults
 
 
@@ -168,8 +162,7 @@ def test_the_manager_knows_pools_tokens_and_plans_only():
         f"{name_of(path)}:{line} imports {module}"
         for path in sorted((PACKAGE / "manager").rglob("*.py"))
         for line, module in imports_of(path)
-        if is_within(module, "tenuto")
-        and not any(is_within(module, allowed) for allowed in MANAGER_MAY_IMPORT)
+        if is_within(module, "tenuto") and not any(is_within(module, allowed) for allowed in MANAGER_MAY_IMPORT)
     ]
     assert faults == []
 

@@ -19,7 +19,7 @@ def our_log(caplog):
     """What tenuto logs, whatever vLLM did to the handlers."""
     logger = logging.getLogger("tenuto")
     logger.addHandler(caplog.handler)
-    yield lambda: {id(record): record for record in caplog.records if record.name.startswith("tenuto")}.values()
+    yield {id(record): record for record in caplog.records if record.name.startswith("tenuto")}.values
     logger.removeHandler(caplog.handler)
 
 

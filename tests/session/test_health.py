@@ -29,7 +29,7 @@ def test_writes_pause_after_a_refused_one_and_begin_again(cause, caplog):
     failed = {Route.HOST_TO_DISK: {0: cause, 1: cause}}
     assert Route.HOST_TO_DISK in fill(rig, "a", 0, failed)
     assert Route.HOST_TO_DISK not in fill(rig, "b", 1000)
-    rig.clock.now = 10.0
+    rig.clock.advance(10.0)
     assert Route.HOST_TO_DISK in fill(rig, "c", 2000, failed)
     assert len([r for r in caplog.records if "host to disk failed" in r.getMessage()]) == 1
     assert rig.leader.statistics()[f"failed.host_to_disk.{cause.value}"] == 4
@@ -46,7 +46,7 @@ def test_reads_pause_after_one_that_failed_while_host_memory_serves_on():
     rig.leader.manager.host.invalidate([key.hash for key in list_keys(rig, 0)])
     assert rig.leader.lookup(View("d", TOKENS), 0) == 0
     assert rig.leader.lookup(View("e", [1000 + t for t in TOKENS]), 0) == 4 * BLOCK
-    rig.clock.now = 10.0
+    rig.clock.advance(10.0)
     rig.step()
     assert rig.leader.lookup(View("f", TOKENS), 0) == 4 * BLOCK
 

@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from tests.tiers.disk_fixtures import EXTENT, NAMESPACE, block, wait_until
 
 from tenuto.errors import ConfigError
 from tenuto.tiers.disk.instance import claim, file_system
 from tenuto.tiers.disk.quota import Quota, used_bytes
+from tests.tiers.disk_fixtures import EXTENT, NAMESPACE, block, wait_until
 
 pytestmark = pytest.mark.adapter
 

@@ -4,10 +4,10 @@ import os
 import sqlite3
 
 import pytest
-from tests.tiers.disk_fixtures import EXTENT, LAYOUT, NAMESPACE, block, wait_until
 
 from tenuto.errors import Cause
 from tenuto.testing.files import BROKEN, DISK_FULL, READ_ONLY, FaultyFiles
+from tests.tiers.disk_fixtures import EXTENT, LAYOUT, NAMESPACE, block, wait_until
 
 pytestmark = pytest.mark.adapter
 
