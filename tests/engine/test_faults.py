@@ -2,9 +2,11 @@
 
 import logging
 import shutil
+import threading
 
 import pytest
 
+from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.testing.files import BROKEN, DISK_FULL, READ_ONLY, FaultyFiles
 from tests.engine.tiny import prompt
 
@@ -199,4 +201,53 @@ def test_a_folder_removed_under_a_running_engine_is_survived(start, tmp_path):
     assert engine.ask(other) == (448, right)
     engine.settle()
     engine = start(FAST)  # makes the folder anew
+    assert engine.ask(TOKENS) == (0, expected)
+
+
+def test_a_disk_that_is_full_at_the_start_only_costs_its_tier(start, monkeypatch, our_log):
+    engine, expected = put_on_disk(start)
+
+    def full(*_):
+        raise StoreError(Cause.NO_SPACE, "manifest: open: database or disk is full")
+
+    monkeypatch.setattr("tenuto.tiers.disk.store.Manifest", full)
+    engine = start(FAST)
+    assert engine.ask(TOKENS) == (0, expected)
+    engine.forget()
+    assert engine.ask(TOKENS) == (448, expected)  # from host memory
+    engine.settle()
+    assert len([r for r in our_log() if "the disk tier is off until the next start" in r.getMessage()]) == 1
+    monkeypatch.undo()
+    assert start(FAST).ask(TOKENS) == (448, expected)  # and nothing was lost
+
+
+def test_a_start_that_fails_holds_on_to_nothing(start):
+    before = {thread.name for thread in threading.enumerate()}
+    with pytest.raises(ConfigError, match=r"tiers\.host\.capacity: .* more than the .* of memory there is"):
+        start({"tiers": {"host": {"capacity": "900 GiB"}}})
+    assert not {name for name in {t.name for t in threading.enumerate()} - before if name.startswith("tenuto")}
+    assert start().worker._store._claim.instance.name == "a"
+
+
+def test_blocks_that_were_loading_when_the_cache_was_reset_are_computed(start):
+    from vllm import SamplingParams
+
+    engine, expected = put_on_disk(start)
+    files = make_faulty(engine)
+    files.gate.clear()
+    core = engine.llm.llm_engine
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)
+    core.add_request("loading", {"prompt_token_ids": TOKENS}, params)
+    for _ in range(3):
+        core.step()
+    engine.leader.reset()
+    core.step()
+    files.gate.set()
+    outputs = []
+    while core.has_unfinished_requests():
+        outputs += [output for output in core.step() if output.finished]
+    assert list(outputs[0].outputs[0].token_ids) == expected
+    figures = engine.settle()
+    assert figures["host.registered"] == figures["disk.registered"] == 0
+    engine.forget()
     assert engine.ask(TOKENS) == (0, expected)

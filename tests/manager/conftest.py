@@ -31,5 +31,5 @@ def make_rig() -> Iterator[Callable[..., Rig]]:
     yield make
     for rig in rigs:
         rig.finish()
-        for pool in filter(None, (rig.manager.host, rig.manager.disk)):
+        for pool in rig.pools().values():
             assert pool.statistics().leased == 0

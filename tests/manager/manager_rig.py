@@ -112,15 +112,18 @@ class Rig:
     def check(self) -> None:
         self.manager.check()
         self.facts.take(self.manager)
-        for tier, pool in ((HOST, self.manager.host), (DISK, self.manager.disk)):
-            for block, slot in [] if pool is None else pool._slots.items():
+        for tier, pool in self.pools().items():
+            for block, slot in pool._slots.items():
                 assert self.worker.content.get((tier, slot)) == block, f"{tier} slot {slot} does not hold its block"
+
+    def pools(self) -> dict[TierKind, Pool]:
+        pools = {HOST: self.manager.host, DISK: self.manager.disk}
+        return {tier: pool for tier, pool in pools.items() if pool is not None}
 
     def lose(self, tier: TierKind, chain: HashChain, start: int = 0, stop: int | None = None) -> None:
         """As if blocks [start, stop) had never been in the tier."""
         hashes = chain.hashes[start:stop]
-        pool = self.manager.host if tier is HOST else self.manager.disk
-        pool.invalidate(hashes)
+        self.pools()[tier].invalidate(hashes)
         self.facts.believed[tier] = {key for key in self.facts.believed[tier] if key.hash not in hashes}
         self.check()
 

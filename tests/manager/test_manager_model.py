@@ -149,7 +149,7 @@ class ManagerModel(RuleBasedStateMachine):
                 self.hits.pop().release()
             self.rig.finish()
             assert not self.manager._flights
-            for pool in filter(None, (self.manager.host, self.manager.disk)):
+            for pool in self.rig.pools().values():
                 assert pool.statistics().leased == 0
 
 

@@ -62,4 +62,4 @@ class Rig:
         self.leader.finish(view.request_id)
 
     def grow(self, n_slots: int, *, is_growing: bool) -> None:
-        self.leader.receive(WorkerReport(disk=Capacity(n_slots, is_growing)))
+        self.leader.receive(WorkerReport(disks={0: Capacity(n_slots, is_growing)}))

@@ -113,7 +113,7 @@ def test_the_quota_bounds_all_engines_of_the_node_together(open_disk):
     assert used_bytes(disks[0].root) <= capacity
 
 
-def test_folders_of_dead_engines_make_room_other_namespaces_first(open_disk, tmp_path):
+def test_folders_of_dead_engines_make_room_other_namespaces_first(open_disk, tmp_path, monkeypatch):
     def other(weights):
         return NAMESPACE.__class__(**{**NAMESPACE.describe(), "weights": weights})
 
@@ -127,13 +127,15 @@ def test_folders_of_dead_engines_make_room_other_namespaces_first(open_disk, tmp
     for disk in idle:
         disk.close()
     quota = Quota(tmp_path / "root", used_bytes(tmp_path / "root") + EXTENT)
-    assert quota.has_room(6 * EXTENT, living.claim.instance)
+    assert not quota.has_room(6 * EXTENT, living.claim.instance, is_needed=False)  # they may be restarting
+    monkeypatch.setattr("tenuto.tiers.disk.quota.GRACE_S", 0.0)
+    assert quota.has_room(6 * EXTENT, living.claim.instance, is_needed=False)
     assert not idle[0].folder.exists()
     assert idle[1].folder.exists()
     assert living.folder.exists()
-    assert quota.has_room(12 * EXTENT, living.claim.instance)
+    assert quota.has_room(12 * EXTENT, living.claim.instance, is_needed=False)
     assert not idle[1].folder.exists()
-    assert not quota.has_room(64 * EXTENT, living.claim.instance)
+    assert not quota.has_room(64 * EXTENT, living.claim.instance, is_needed=True)
     assert living.folder.exists()
 
 

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.adapter
 
 
 def pool_file(disk, slot: int):
-    per_file = disk.store.slots_per_file
-    return disk.folder / f"pool-{slot // per_file:05d}.kv", (slot % per_file) * EXTENT
+    number, index = disk.store._growth.slots.place(slot)
+    return disk.folder / f"pool-{number:05d}.kv", index * EXTENT
 
 
 def test_what_was_written_is_read_back_bit_for_bit(open_disk):

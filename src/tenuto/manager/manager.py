@@ -173,7 +173,7 @@ class BlockManager:
     def statistics(self) -> dict[str, int]:
         """Counters, and what is where now, in blocks."""
         figures = dict(self.counters)
-        for pool in filter(None, (self.host, self.disk)):
+        for pool in [self.host] if self.disk is None else [self.host, self.disk]:
             s = pool.statistics()
             figures |= {
                 f"{pool.name}.total": s.total, f"{pool.name}.registered": s.registered,
@@ -185,7 +185,7 @@ class BlockManager:
     def check(self) -> None:
         """Raise `InvariantError` unless the books balance."""
         self._flights.check()
-        for pool in filter(None, (self.host, self.disk)):
+        for pool in [self.host] if self.disk is None else [self.host, self.disk]:
             pool.check()
             is_idle = not self._flights and not self._open_hits
             if is_idle and pool.statistics().leased:

@@ -10,7 +10,7 @@ from typing import Literal
 from tenuto.errors import Cause, StoreError
 from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO, Store
 
-Op = Literal["read", "write", "forget", "reset"]
+Op = Literal["read", "write", "forget"]
 
 
 @dataclass(slots=True)
@@ -60,7 +60,6 @@ class FaultyStore:
 
     def reset(self, namespace: bytes, epoch: int) -> None:
         """See `Store`."""
-        self._all("reset", [0])
         self.store.reset(namespace, epoch)
 
     def close(self) -> None:
@@ -101,18 +100,22 @@ class SlowStore:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._changed = threading.Condition()
-        self._held: set[Op] = set()
+        self._held: dict[Op, int] = {}  # calls that may still pass
         self._n_blocked: dict[Op, int] = {}
 
     def hold(self, op: Op) -> None:
         """Calls of `op` block from now on."""
         with self._changed:
-            self._held.add(op)
+            self._held.setdefault(op, 0)
 
-    def let_go(self, op: Op | None = None) -> None:
-        """Let `op` (None: everything) through, what is blocked and what comes."""
+    def let_go(self, op: Op | None = None, n: int | None = None) -> None:
+        """Let `n` calls of `op` through (None: of everything; all), whether they are blocked already or still come."""
         with self._changed:
-            self._held -= self._held.copy() if op is None else {op}
+            for held in list(self._held) if op is None else [op]:
+                if n is None:
+                    self._held.pop(held, None)
+                elif held in self._held:
+                    self._held[held] += n
             self._changed.notify_all()
 
     def wait_blocked(self, op: Op, n: int = 1, timeout_s: float = 30.0) -> None:
@@ -142,7 +145,6 @@ class SlowStore:
 
     def reset(self, namespace: bytes, epoch: int) -> None:
         """See `Store`."""
-        self._wait("reset")
         self.store.reset(namespace, epoch)
 
     def close(self) -> None:
@@ -154,5 +156,7 @@ class SlowStore:
         with self._changed:
             self._n_blocked[op] = self._n_blocked.get(op, 0) + 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: op not in self._held)
+            self._changed.wait_for(lambda: self._held.get(op, 1) > 0)
             self._n_blocked[op] -= 1
+            if op in self._held:
+                self._held[op] -= 1

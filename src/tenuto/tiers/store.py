@@ -59,7 +59,7 @@ class Store(Protocol):
         ...
 
     def reset(self, namespace: bytes, epoch: int) -> None:
-        """Forget everything; store for another namespace digest from now on. Raises `StoreError`."""
+        """Forget everything; store for another namespace digest from now on. Does not wait for the device."""
         ...
 
     def close(self) -> None:

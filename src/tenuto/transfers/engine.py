@@ -115,7 +115,7 @@ class TransferEngine:
         """Results since the last call, waiting up to `wait_s` for one; loads past their deadline are given up."""
         now = self._clock()
         with self._changed:
-            if wait_s and self._jobs and not self._results:
+            if wait_s and not self._results:
                 self._changed.wait(wait_s)
             late = [job for job in self._jobs.values() if now >= job.deadline]
             for job in late:

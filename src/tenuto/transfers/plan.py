@@ -70,8 +70,11 @@ class TransferResult:
 
 
 def merge_results(results: list[TransferResult]) -> TransferResult:
-    """What all ranks agree on: a block was moved only if every rank moved it."""
-    failures = {failure.index: failure for result in results for failure in result.failures}
+    """What all ranks agree on: a block was moved only if every rank moved it, and lost if any rank lost it."""
+    failures: dict[int, BlockFailure] = {}
+    for failure in (failure for result in results for failure in result.failures):
+        if failure.cause.is_loss or failure.index not in failures:
+            failures[failure.index] = failure
     return TransferResult(
         results[0].transfer_id,
         tuple(failures[index] for index in sorted(failures)),

@@ -15,6 +15,7 @@ from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestV
 from tenuto.errors import ConfigError
 from tenuto.manager import BlockManager, Limits, Miss, Pending
 from tenuto.pools import Pool
+from tenuto.tiers.store import Capacity
 from tenuto.tokens import HashChain
 from tenuto.transfers.plan import Transfer, TransferResult, merge_results
 
@@ -40,6 +41,7 @@ class Leader:
         self._loads: list[tuple[str, frozenset[int]]] = []
         self._loading: dict[int, str] = {}  # requests, by the transfers their loads wait for
         self._resets: list[Reset] = []
+        self._disks: dict[int, Capacity] = {}  # by rank
         self._partial: dict[int, list[TransferResult]] = {}  # results that not all ranks have given
 
     # -- start --------------------------------------------------------------------------------------
@@ -54,11 +56,10 @@ class Leader:
                     f"rank {shake.rank} sees another model or geometry than the scheduler; "
                     "start all processes from the same model folder and settings"
                 )
-        disks = [shake.disk for shake in shakes if shake.disk is not None]
-        if self.manager.disk is None or not disks:
+        self._disks = {shake.rank: shake.disk for shake in shakes if shake.disk is not None}
+        if self.manager.disk is None or len(self._disks) < len(shakes) or not shakes:
             return
-        n_slots = min(disk.n_slots for disk in disks)
-        self.manager.resize_disk(n_slots, is_growing=all(disk.is_growing for disk in disks))
+        n_slots = self._resize_disk()
         common = set(shakes[0].recovered).intersection(*(shake.recovered for shake in shakes[1:]))
         found = [e for e in shakes[0].recovered if e in common and e[0] < n_slots]
         self.manager.restore_disk(found)
@@ -148,8 +149,10 @@ class Leader:
                 del self._partial[transfer_id]
                 result = merge_results(results)
                 self._ended(result)
-        if report.disk is not None and self.manager.disk is not None:
-            self.manager.resize_disk(report.disk.n_slots, is_growing=report.disk.is_growing)
+        if report.disks and self.manager.disk is not None:
+            self._disks |= report.disks
+            if len(self._disks) == self.setup.world_size:
+                self._resize_disk()
         for volume, entries in report.peers.items():
             self.manager.peers.add(volume, entries)
         self.manager.take_facts()  # nobody subscribes yet
@@ -186,6 +189,13 @@ class Leader:
             tracker.may_load = False
         transfer = self.manager.complete(result)
         self._health.note(transfer.route, result)
+
+    def _resize_disk(self) -> int:
+        """A slot has the same number on every rank: there are as many as the smallest has."""
+        n_slots = min(disk.n_slots for disk in self._disks.values())
+        least = [disk for disk in self._disks.values() if disk.n_slots == n_slots]
+        self.manager.resize_disk(n_slots, is_growing=all(disk.is_growing for disk in least))
+        return n_slots
 
     def _track(self, view: RequestView) -> RequestTracker:
         tracker = self._trackers.get(view.request_id)

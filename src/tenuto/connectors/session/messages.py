@@ -50,18 +50,14 @@ class WorkerReport:
     """Workers → leader, with a step's output. Reports of several ranks are merged."""
 
     results: dict[int, list[TransferResult]] = field(default_factory=dict[int, list[TransferResult]])
-    disk: Capacity | None = None
+    disks: dict[int, Capacity] = field(default_factory=dict[int, Capacity])
+    """By rank, of those whose disk has changed."""
     peers: dict[str, Entries] = field(default_factory=dict[str, Entries])
 
     def merge(self, other: WorkerReport) -> None:
-        """Add another rank's report of the same step; a disk is as small as its smallest rank."""
+        """Add another rank's report of the same step."""
         for transfer_id, results in other.results.items():
             self.results.setdefault(transfer_id, []).extend(results)
-        if other.disk is not None:
-            self.disk = other.disk if self.disk is None else _smaller(self.disk, other.disk)
+        self.disks |= other.disks
         for volume, entries in other.peers.items():
             self.peers.setdefault(volume, []).extend(entries)
-
-
-def _smaller(a: Capacity, b: Capacity) -> Capacity:
-    return Capacity(min(a.n_slots, b.n_slots), a.is_growing and b.is_growing)

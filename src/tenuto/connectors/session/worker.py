@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tenuto.config import parse_size
+from tenuto.config import Disk, parse_size
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.errors import ConfigError, StoreError
@@ -28,6 +29,7 @@ from tenuto.transfers.plan import TransferResult
 
 logger = logging.getLogger(__name__)
 
+_JOIN_S = 5.0
 _IDLE_WAIT_S = 0.001
 """An engine without work spins through empty steps; waiting lets the lanes have the interpreter."""
 
@@ -46,6 +48,8 @@ class _Load:
 
     request_id: str
     awaited: set[int]
+    is_stale: bool = False
+    """The cache was reset meanwhile: all of it counts as failed."""
 
 
 class Worker:
@@ -56,8 +60,8 @@ class Worker:
         self.rank = rank
         self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
         self._n_host_slots = setup.n_host_slots
-        self._store: DiskStore | None = open_disk(setup, rank, self._codec)
-        self._poller = _PeerPoller(self._store, setup.config.tiers.disk.poll_s)
+        self._store: DiskStore | None = None
+        self._poller = _PeerPoller(None, 0)
         self._engine: TransferEngine | None = None
         self._movers: Movers | None = None
         self._loads: dict[int, _Load] = {}  # by transfer
@@ -67,12 +71,15 @@ class Worker:
         self._is_idle = False
 
     def register(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Take the engine's KV tensors, in layer order, and make the host arena."""
+        """Take the engine's KV tensors, in layer order; make the host arena, and open the disk tier."""
         layout = self.setup.layout
         paged = PagedKV(tensors, layout, self.setup.page_tokens)
-        n_bounce = N_BOUNCE if self._store is not None else 0
+        n_bounce = N_BOUNCE if self.setup.has_disk else 0
         arena = HostArena(self._n_host_slots + n_bounce, layout.extent_bytes)
         device = _Device(paged, ArenaView(arena, layout, tensors[0].dtype))
+        if self.setup.has_disk:
+            self._store = open_disk(self.setup, self.rank, self._codec)
+            self._poller = _PeerPoller(self._store, self.setup.config.tiers.disk.poll_s)
         self._movers = Movers(arena, self._codec, device, self._store, n_bounce)
         self._engine = TransferEngine(
             self._movers,
@@ -122,7 +129,7 @@ class Worker:
             if load is None:
                 continue
             runs = self._pages.pop(result.transfer_id)
-            for index in result.failed:
+            for index in range(len(runs)) if load.is_stale else result.failed:
                 news.failed_pages.update(runs[index].pages[runs[index].first :])
             load.awaited.discard(result.transfer_id)
             if not load.awaited:
@@ -137,7 +144,7 @@ class Worker:
         if not results and not peers and disk == self._told:
             return None
         self._told = disk
-        return WorkerReport(results, disk, peers)
+        return WorkerReport(results, {} if disk is None else {self.rank: disk}, peers)
 
     def shutdown(self) -> None:
         """Let pending writes end, up to the deadline, and close."""
@@ -162,14 +169,13 @@ class Worker:
         return self._engine
 
     def _reset(self, reset: Reset) -> None:
+        for load in self._loads.values():
+            load.is_stale = True
         self._codec = ExtentCodec(self.setup.layout, reset.namespace)
         if self._movers is not None:
             self._movers.codec = self._codec
         if self._store is not None:
-            try:
-                self._store.reset(reset.namespace, reset.epoch)
-            except StoreError as error:
-                logger.warning("reset of the disk tier: %s", error)
+            self._store.reset(reset.namespace, reset.epoch)
 
 
 class _Device:
@@ -218,7 +224,7 @@ class _PeerPoller:
         """End polling."""
         self._closed.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_JOIN_S)
 
     def _loop(self) -> None:
         assert self._store is not None
@@ -230,24 +236,36 @@ class _PeerPoller:
 
 
 def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
-    """The rank's disk store, or None when it is off. Raises `ConfigError` for a folder that can't be used."""
+    """The rank's disk store; None, logged, when the disk can't be used now for a reason that may pass.
+
+    Raises `ConfigError` for a folder or capacity that can never be used.
+    """
     disk = setup.config.tiers.disk
-    if not disk.path:
-        return None
     root = Path(disk.path).expanduser()
-    mine = claim(root, setup.namespace, setup.engine_id, rank)
     try:
-        if disk.capacity == "auto":
-            quota = Quota.auto(root)
-        else:
-            quota = Quota(root, parse_size(disk.capacity, "tiers.disk.capacity"))
-        least = codec.layout.extent_bytes
-        if quota.capacity_bytes < least:
-            raise ConfigError(
-                f"tiers.disk.capacity: {quota.capacity_bytes / 2**20:.1f} MiB has no room for one block; "
-                f"give at least {least / 2**20:.0f} MiB, free some disk space, or use no tiers.disk.path"
+        mine = claim(root, setup.namespace, setup.engine_id, rank)
+        try:
+            settings = DiskSettings(
+                _quota(disk, root, codec.layout.extent_bytes),
+                parse_size(disk.file_bytes, "tiers.disk.file_bytes"),
+                disk.io_threads,
             )
-        file_bytes = parse_size(disk.file_bytes, "tiers.disk.file_bytes")
-        return DiskStore(mine, codec, DiskSettings(quota, file_bytes, disk.io_threads), rank)
+            return DiskStore(mine, codec, settings, rank)
+        except (ConfigError, StoreError):
+            os.close(mine.lock_fd)
+            raise
     except StoreError as error:
-        raise ConfigError(f"tiers.disk.path: {root} can't be used: {error}") from None
+        logger.warning("the disk tier is off until the next start: %s", error)
+        return None
+
+
+def _quota(disk: Disk, root: Path, least_bytes: int) -> Quota:
+    quota = Quota.auto(root)
+    if disk.capacity != "auto":
+        quota = Quota(root, parse_size(disk.capacity, "tiers.disk.capacity"))
+    if quota.capacity_bytes < least_bytes:
+        raise ConfigError(
+            f"tiers.disk.capacity: {quota.capacity_bytes / 2**20:.1f} MiB has no room for one block; "
+            f"give at least {least_bytes / 2**20:.0f} MiB, free some disk space, or use no tiers.disk.path"
+        )
+    return quota

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
-from vllm.config import VllmConfig
+from vllm.config import ModelConfig, VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAttentionSpec
 
 from tenuto.config import load_config
@@ -156,7 +156,7 @@ def _namespace(vllm_config: VllmConfig, layout: ExtentLayout) -> Namespace:
     }
     return Namespace(
         model=str(model.model),
-        config=fingerprint_config(model.hf_config.to_dict()),
+        config=fingerprint_config(_configuration(model)),
         weights=_weights(vllm_config),
         compute_dtype=str(model.dtype).removeprefix("torch."),
         kv_dtype=layout.dtype.name.lower(),
@@ -167,6 +167,13 @@ def _namespace(vllm_config: VllmConfig, layout: ExtentLayout) -> Namespace:
         k_dim=layout.k_dim,
         v_dim=layout.v_dim,
     )
+
+
+def _configuration(model: ModelConfig) -> dict[str, Any]:
+    """What the model computes with. LongRoPE chooses its factors by the longest prompt allowed."""
+    config = model.hf_config.to_dict()
+    is_long = "longrope" in str(config) or "'su'" in str(config)
+    return config | ({"max_model_len": model.max_model_len} if is_long else {})
 
 
 def _weights(vllm_config: VllmConfig) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
+import re
 import shutil
 import string
 import time
@@ -15,10 +17,13 @@ from pathlib import Path
 
 import msgspec
 
-from tenuto.errors import ConfigError
+from tenuto.errors import ConfigError, store_error
 from tenuto.tokens import Namespace
 
 _ROOT_LOCK_TIMEOUT_S = 30.0
+_NAMESPACE = re.compile(r"[0-9a-f]{32}")
+_INSTANCE = re.compile(r"[a-z]+")
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE)
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "ceph", "beegfs", "gpfs", "afs", "ocfs2")
 
 
@@ -43,7 +48,7 @@ def root_lock(root: Path) -> Generator[None]:
         deadline = time.monotonic() + _ROOT_LOCK_TIMEOUT_S
         while not _try_lock(fd):
             if time.monotonic() > deadline:
-                raise TimeoutError(110, f"{root / 'lock'} is held by another process")
+                raise TimeoutError(errno.ETIMEDOUT, f"{root / 'lock'} is held by another process")
             time.sleep(0.005)
         yield
     finally:
@@ -53,7 +58,7 @@ def root_lock(root: Path) -> Generator[None]:
 def claim(root: Path, namespace: Namespace, owner: str, rank: int) -> Claim:
     """Take a folder for rank `rank` of engine `owner`: its own, a dead engine's, or a new one.
 
-    Raises `ConfigError` naming the setting when the root can't be written.
+    Raises `ConfigError` naming the setting when the root can't be written, `StoreError` for a reason that may pass.
     """
     try:
         home = root / namespace.folder
@@ -72,17 +77,37 @@ def claim(root: Path, namespace: Namespace, owner: str, rank: int) -> Claim:
                 raise ConfigError(f"tiers.disk.path: {folder} is in use by another process")
             return Claim(folder, fd)
     except OSError as error:
+        if error.errno in _PASSING:
+            raise store_error(error, f"claim a folder under {root}") from error
         raise ConfigError(
             f"tiers.disk.path: can't write to {root} ({error.strerror or error}); "
             "choose another folder, or give this user the right to write there"
         ) from None
 
 
+def namespaces(root: Path) -> list[Path]:
+    """The namespace folders of a root. Whatever else lies beside them, or where links lead, is somebody else's."""
+    with suppress(FileNotFoundError):
+        found = [path for path in root.iterdir() if _NAMESPACE.fullmatch(path.name) and not path.is_symlink()]
+        return sorted(path for path in found if path.is_dir())
+    return []
+
+
 def instances(home: Path) -> list[Path]:
     """The instance folders of a namespace, in name order."""
     with suppress(FileNotFoundError):
-        return sorted(path for path in home.iterdir() if path.is_dir())
+        found = [path for path in home.iterdir() if _INSTANCE.fullmatch(path.name) and not path.is_symlink()]
+        return sorted((path for path in found if path.is_dir()), key=lambda path: (len(path.name), path.name))
     return []
+
+
+def last_written(instance: Path) -> float:
+    """When a block was last listed or unlisted there, in seconds since 1970."""
+    times = [instance.stat().st_mtime]
+    for path in instance.glob("rank-*/manifest.sqlite*"):
+        with suppress(FileNotFoundError):
+            times.append(path.stat().st_mtime)
+    return max(times)
 
 
 def is_alive(instance: Path) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from tenuto.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+_JOIN_S = 5.0
 
 Job = Callable[[], None]
 
@@ -60,13 +65,26 @@ class IoThreads:
             raise batch.unexpected
         return batch.errors
 
+    def start(self, job: Job) -> None:
+        """Run a job when there is time, and only log its error."""
+
+        def logged() -> None:
+            try:
+                job()
+            except StoreError as error:
+                logger.warning("%s", error)
+
+        with self._ready:
+            self._normal.append((_Batch(1), 0, logged))
+            self._ready.notify()
+
     def close(self) -> None:
         """Finish what is queued and end the threads."""
         with self._ready:
             self._is_closed = True
             self._ready.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(_JOIN_S)  # on a disk that hangs it is left behind: a daemon
 
     def _loop(self) -> None:
         while True:

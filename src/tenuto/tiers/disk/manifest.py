@@ -8,9 +8,11 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from tenuto.errors import Cause, StoreError
 from tenuto.tokens import BlockHash, BlockKey
+from tenuto.tokens.chain import HASH_BYTES
 
 NAME = "manifest.sqlite"
 
@@ -23,14 +25,22 @@ CREATE TABLE IF NOT EXISTS blocks(
 """
 
 
+_CAUSES = {
+    "SQLITE_FULL": Cause.NO_SPACE,
+    "SQLITE_CORRUPT": Cause.CORRUPT,
+    "SQLITE_NOTADB": Cause.CORRUPT,
+    "SQLITE_ERROR": Cause.CORRUPT,  # another schema than ours
+    "SQLITE_MISMATCH": Cause.CORRUPT,
+}
+
+
 @contextmanager
 def _mapped(what: str) -> Generator[None]:
     """Map SQLite's errors; the only place that sees them."""
     try:
         yield
     except sqlite3.Error as error:
-        full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
-        cause = Cause.NO_SPACE if full else Cause.IO_ERROR
+        cause = _CAUSES.get(getattr(error, "sqlite_errorname", ""), Cause.IO_ERROR)
         raise StoreError(cause, f"manifest: {what}: {error}") from error
 
 
@@ -66,12 +76,20 @@ class Manifest:
     def files(self) -> dict[int, int]:
         """Slots of each listed file."""
         with self._reading("files") as db:
-            return dict(db.execute("SELECT number, n_slots FROM files"))
+            return _counts(db.execute("SELECT number, n_slots FROM files"))
 
     def add_file(self, number: int, n_slots: int) -> None:
         """List a file whose slots are all pre-written."""
         with self._writing("add file") as db:
             db.execute("INSERT INTO files VALUES (?, ?)", (number, n_slots))
+
+    def drop_file(self, number: int, slots: range) -> None:
+        """Unlist a file and what its slots hold."""
+        with self._writing("drop file") as db:
+            db.execute("DELETE FROM files WHERE number = ?", (number,))
+            where = (slots.start, slots.stop)
+            n_deleted = db.execute("DELETE FROM blocks WHERE slot >= ? AND slot < ?", where).rowcount
+        self.n_blocks -= n_deleted
 
     def insert(self, entries: Iterable[tuple[int, BlockKey]], epoch: int) -> None:
         """List blocks whose extents are whole; the same block in another slot is unlisted."""
@@ -92,23 +110,17 @@ class Manifest:
             n_deleted = db.executemany("DELETE FROM blocks WHERE slot = ?", where).rowcount
         self.n_blocks -= n_deleted
 
-    def delete_all(self) -> None:
-        """Unlist every block."""
-        with self._writing("delete all") as db:
-            db.execute("DELETE FROM blocks")
-        self.n_blocks = 0
-
-    def delete_other_epochs(self) -> None:
-        """Unlist the blocks stored after a reset."""
+    def delete_other_epochs(self, epoch: int) -> None:
+        """Unlist the blocks of other epochs than this."""
         with self._writing("delete epochs") as db:
-            n_deleted = db.execute("DELETE FROM blocks WHERE epoch <> 0").rowcount
+            n_deleted = db.execute("DELETE FROM blocks WHERE epoch IS NOT ?", (epoch,)).rowcount
         self.n_blocks -= n_deleted
 
     def blocks(self) -> list[tuple[int, BlockKey]]:
         """(slot, key) of every block, oldest first."""
         with self._reading("blocks") as db:
             rows = db.execute("SELECT slot, hash, parent, prefix FROM blocks ORDER BY stamp")
-            return [(slot, _key(*key)) for slot, *key in rows]
+            return [_entry(*row) for row in rows]
 
     def close(self) -> None:
         """Close the connection."""
@@ -137,13 +149,19 @@ class PeerManifest:
 
     def __init__(self, folder: Path) -> None:
         with _mapped("open a peer's"):
-            self._db = sqlite3.connect(f"file:{folder / NAME}?mode=ro", uri=True, check_same_thread=False, timeout=2)
+            uri = f"file:{quote(str(folder / NAME))}?mode=ro"
+            self._db = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=2)
         self._stamp = 0
 
     def meta(self) -> dict[str, str]:
         """What the folder was made for."""
         with _mapped("a peer's meta"):
             return dict(self._db.execute("SELECT key, value FROM meta"))
+
+    def files(self) -> dict[int, int]:
+        """Slots of each listed file."""
+        with _mapped("a peer's files"):
+            return _counts(self._db.execute("SELECT number, n_slots FROM files"))
 
     def news(self) -> list[tuple[int, BlockKey]]:
         """(slot, key) of blocks listed since the last call."""
@@ -154,7 +172,7 @@ class PeerManifest:
             ).fetchall()
         if rows:
             self._stamp = rows[-1][0]
-        return [(slot, _key(*key)) for _, slot, *key in rows]
+        return [_entry(*row[1:]) for row in rows]
 
     def close(self) -> None:
         """Close the connection."""
@@ -162,5 +180,18 @@ class PeerManifest:
             self._db.close()
 
 
-def _key(block: bytes, parent: bytes, prefix: bytes) -> BlockKey:
-    return BlockKey(BlockHash(block), BlockHash(parent), BlockHash(prefix))
+def _entry(slot: object, *key: object) -> tuple[int, BlockKey]:
+    """A row of blocks; SQLite keeps whatever somebody else put there."""
+    hashes = [BlockHash(part) for part in key if isinstance(part, bytes) and len(part) == HASH_BYTES]
+    if not isinstance(slot, int) or slot < 0 or len(hashes) != len(key):
+        raise StoreError(Cause.CORRUPT, f"manifest: the row of slot {slot!r} is none of ours")
+    return slot, BlockKey(*hashes)
+
+
+def _counts(rows: Iterable[tuple[object, object]]) -> dict[int, int]:
+    files: dict[int, int] = {}
+    for number, n_slots in rows:
+        if not isinstance(number, int) or not isinstance(n_slots, int) or n_slots < 1:
+            raise StoreError(Cause.CORRUPT, "manifest: the list of pool files is none of ours")
+        files[number] = n_slots
+    return files

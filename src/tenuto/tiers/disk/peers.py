@@ -10,6 +10,7 @@ from tenuto.errors import Cause, StoreError
 from tenuto.tiers.disk.files import DirectFiles
 from tenuto.tiers.disk.instance import instances
 from tenuto.tiers.disk.manifest import NAME, PeerManifest
+from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tokens import BlockKey
 
 logger = logging.getLogger(__name__)
@@ -22,12 +23,12 @@ class _Peer:
     manifest: PeerManifest
     files: DirectFiles
     inode: int
-    per_file: int
+    slots: SlotMap
 
 
 @dataclass(slots=True)
 class Peers:
-    """Instances of `home` other than `mine`, with the same rank and geometry (`meta`, less per_file)."""
+    """Instances of `home` other than `mine`, with the same rank and geometry (`meta`)."""
 
     home: Path
     mine: str
@@ -45,6 +46,8 @@ class Peers:
             try:
                 peer = self._peer(name, folder / f"rank-{self.rank}")
                 fresh = peer.manifest.news() if peer else []
+                if peer and any(slot >= peer.slots.n_slots for slot, _ in fresh):
+                    peer.slots = SlotMap(peer.manifest.files())
             except StoreError as error:
                 logger.debug("instance %s can't be read now: %s", name, error)
                 self._drop(name)
@@ -58,7 +61,7 @@ class Peers:
         peer = self._open.get(instance)
         if peer is None:
             raise StoreError(Cause.MISSING, f"instance {instance} is gone")
-        return peer.files, *divmod(slot, peer.per_file)
+        return peer.files, *peer.slots.place(slot)
 
     def close(self) -> None:
         """Close every peer."""
@@ -76,12 +79,10 @@ class Peers:
             return known
         self._drop(name)
         manifest = PeerManifest(folder)
-        meta = manifest.meta()
-        per_file = int(meta.pop("per_file", 0))
-        if meta != self.meta or per_file < 1:
+        if manifest.meta() != self.meta:
             manifest.close()
             return None
-        peer = _Peer(manifest, DirectFiles(folder, is_writable=False), inode, per_file)
+        peer = _Peer(manifest, DirectFiles(folder, is_writable=False), inode, SlotMap(manifest.files()))
         self._open[name] = peer
         return peer
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tenuto.errors import store_error
-from tenuto.tiers.disk.instance import instances, is_alive, remove_dead, root_lock
+from tenuto.tiers.disk.instance import instances, is_alive, last_written, namespaces, remove_dead
 
 AUTO_SHARE = 0.5
 """Of what is free or already ours."""
 _KEEP_FREE = 0.02
 """Share of the file system that is never taken."""
+GRACE_S = 3600.0
+"""How long a dead engine's folder is kept for its restart while others could use the space."""
 _MANIFEST_BYTES = 4 << 20
 """Kept of the capacity for what manifests grow by between two decisions; less where that is over a sixteenth."""
 
@@ -34,32 +38,41 @@ class Quota:
         """The capacity, or what the disk can give us if that is less. Raises `StoreError`."""
         return min(self.capacity_bytes, _free_or_ours(self.root))
 
-    def has_room(self, more_bytes: int, mine: Path) -> bool:
+    def has_room(self, more_bytes: int, mine: Path, *, is_needed: bool) -> bool:
         """Whether `more_bytes` fit, after removing folders of dead engines if need be.
 
-        Hold `root_lock` over this and the reservation. `mine` is the caller's own instance; other
-        namespaces go before other instances of this one, least recently written first.
+        Hold `root_lock` over this and the reservation. `mine` is the caller's own instance. Other namespaces go before
+        other instances of this one, least recently written first. What was written within the last hour may belong to
+        an engine that is being restarted: it goes only if the space `is_needed`, the caller having none at all.
         """
+        spare = min(_MANIFEST_BYTES, self.capacity_bytes // 16)
+
+        def fits() -> bool:
+            disk = os.statvfs(self.root)
+            free = disk.f_bavail * disk.f_frsize - _KEEP_FREE * disk.f_blocks * disk.f_frsize
+            return used_bytes(self.root) + more_bytes + spare <= self.capacity_bytes and more_bytes <= free
+
+        return self._make_room(fits, mine, is_needed=is_needed)
+
+    def is_kept(self, mine: Path) -> bool:
+        """Whether no more than the capacity is used, after removing folders of dead engines if need be."""
+        return self._make_room(lambda: used_bytes(self.root) <= self.capacity_bytes, mine, is_needed=False)
+
+    def _make_room(self, fits: Callable[[], bool], mine: Path, *, is_needed: bool) -> bool:
+        now = time.time()
         idle = sorted(
-            (
-                (path.parent == mine.parent, path.stat().st_mtime, path)
-                for home in self.root.iterdir()
-                if home.is_dir()
-                for path in instances(home)
-                if path != mine and not is_alive(path)
-            ),
+            (path.parent == mine.parent, written, path)
+            for home in namespaces(self.root)
+            for path in instances(home)
+            if path != mine and not is_alive(path)
+            for written in (last_written(path),)
+            if is_needed or now - written > GRACE_S
         )
-        while not self._fits(more_bytes):
+        while not fits():
             if not idle:
                 return False
             remove_dead(idle.pop(0)[2])
         return True
-
-    def _fits(self, more_bytes: int) -> bool:
-        disk = os.statvfs(self.root)
-        free = disk.f_bavail * disk.f_frsize - _KEEP_FREE * disk.f_blocks * disk.f_frsize
-        spare = min(_MANIFEST_BYTES, self.capacity_bytes // 16)
-        return used_bytes(self.root) + more_bytes + spare <= self.capacity_bytes and more_bytes <= free
 
 
 def _free_or_ours(root: Path) -> int:
@@ -71,9 +84,9 @@ def _free_or_ours(root: Path) -> int:
 
 
 def used_bytes(root: Path) -> int:
-    """Bytes of all files under `root`; reserved space counts whole."""
+    """Bytes of tenuto's files under `root`; reserved space counts whole. Whatever else lies there is not counted."""
     total = 0
-    folders = [root]
+    folders = namespaces(root)
     while folders:
         with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
@@ -83,6 +96,3 @@ def used_bytes(root: Path) -> int:
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
     return total
-
-
-__all__ = ["AUTO_SHARE", "Quota", "root_lock", "used_bytes"]

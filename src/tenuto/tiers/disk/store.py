@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +11,17 @@ from pathlib import Path
 from tenuto.errors import Cause, StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.disk.files import DirectFiles, PoolFiles
-from tenuto.tiers.disk.growth import Growth, files_meta
+from tenuto.tiers.disk.growth import Growth
 from tenuto.tiers.disk.instance import Claim, is_network
 from tenuto.tiers.disk.io import IoThreads
 from tenuto.tiers.disk.manifest import Manifest
 from tenuto.tiers.disk.peers import Peers
 from tenuto.tiers.disk.quota import Quota
+from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO
-from tenuto.tokens import BlockKey
+from tenuto.tokens import FORMAT_VERSION, BlockKey
 
-_LEAST_FILES = 16  # so that the last file that fits leaves little of the capacity unused
-_MOST_FILES = 512  # each is an open descriptor
+logger = logging.getLogger(__name__)
 
 WrapFiles = Callable[[PoolFiles], PoolFiles]
 
@@ -54,25 +55,18 @@ class DiskStore:
         self._epoch = 0
         self._extent_bytes = codec.layout.extent_bytes
         self._files = wrap_files(DirectFiles(claim.folder))
-        self._manifest = _open_manifest(claim.folder)
-        self._io = IoThreads(settings.n_threads, "tenuto-io")
-        capacity = settings.quota.reachable_bytes()
-        wish = max(min(settings.file_bytes, capacity // _LEAST_FILES), capacity // _MOST_FILES)
-        self._meta = files_meta(codec, max(1, wish // self._extent_bytes))
-        found = self._manifest.meta()
-        if {**found, "per_file": ""} == {**self._meta, "per_file": ""}:
-            self._meta = found  # a folder keeps the file size it was made with
-        else:
-            self._manifest.restart(self._meta)
-        self._per_file = int(self._meta["per_file"])
-        self._growth = Growth(claim, self._files, self._manifest, settings.quota,
-                              self._extent_bytes, self._per_file)  # fmt: skip
-        self._growth.recover()
-        self.recovered: list[tuple[int, BlockKey]] = self._manifest.blocks()
+        meta = _meta(codec)
+        self._manifest = _open_manifest(claim.folder, meta)
+        self._growth = Growth(claim, self._files, self._manifest, settings.quota, self._extent_bytes)
+        self._growth.recover(settings.file_bytes)
+        self.recovered: list[tuple[int, BlockKey]] = [
+            entry for entry in self._manifest.blocks() if entry[0] < self._growth.slots.n_slots
+        ]
         """(slot, key) of every block found when the store was opened, oldest first."""
+        self.peers = Peers(claim.instance.parent, claim.instance.name, rank, meta)
+        self._io = IoThreads(settings.n_threads, "tenuto-io")
         self._growth.used(self._manifest.n_blocks)
-        self.peers = Peers(claim.instance.parent, claim.instance.name, rank,
-                           {key: value for key, value in self._meta.items() if key != "per_file"})  # fmt: skip
+        self._growth.start()
 
     def capacity(self) -> Capacity:
         """See `Store`."""
@@ -80,8 +74,8 @@ class DiskStore:
 
     @property
     def slots_per_file(self) -> int:
-        """Slots of one pool file."""
-        return self._per_file
+        """Slots of the pool files that are added."""
+        return self._growth.slots_per_file
 
     def write(self, items: Sequence[SlotIO]) -> list[Failure]:
         """See `Store`. Order: unlist the slots, write the extents, list them."""
@@ -116,7 +110,7 @@ class DiskStore:
         """See `Store`."""
         self._codec = ExtentCodec(self._codec.layout, namespace)
         self._epoch = epoch
-        self._manifest.delete_all()
+        self._io.start(lambda: self._manifest.delete_other_epochs(epoch))
 
     def close(self) -> None:
         """See `Store`."""
@@ -132,13 +126,13 @@ class DiskStore:
 
     def _write_one(self, codec: ExtentCodec, item: SlotIO) -> None:
         codec.seal(item.buffer)
-        number, index = divmod(item.slot, self._per_file)
+        number, index = self._growth.slots.place(item.slot)
         self._files.write_from(number, index * self._extent_bytes, item.buffer)
 
     def _read_one(self, codec: ExtentCodec, volume: str, item: SlotIO) -> None:
         files: PoolFiles = self._files
         if volume == OWN:
-            number, index = divmod(item.slot, self._per_file)
+            number, index = self._growth.slots.place(item.slot)
         else:
             files, number, index = self.peers.place(volume, item.slot)
         n = files.read_into(number, index * self._extent_bytes, item.buffer)
@@ -147,19 +141,42 @@ class DiskStore:
         codec.verify(item.buffer, item.key.hash)
 
 
-def _open_manifest(folder: Path) -> Manifest:
-    """Open it; one that is no database any more is replaced, and its pool files with it."""
-    try:
-        return _checked(Manifest(folder, is_network=is_network(folder)))
-    except StoreError:
-        for path in folder.glob("manifest.sqlite*"):
-            path.unlink()
-        return Manifest(folder, is_network=is_network(folder))
+def _meta(codec: ExtentCodec) -> dict[str, str]:
+    """What a rank folder is for; other values mean other bytes."""
+    layout = codec.layout
+    return {
+        "format": str(FORMAT_VERSION),
+        "namespace": codec.namespace.hex(),
+        "extent_bytes": str(layout.extent_bytes),
+        "layers": f"{layout.layers[0]}:{layout.layers[1]}",
+        "heads": f"{layout.heads[0]}:{layout.heads[1]}",
+    }
 
 
-def _checked(manifest: Manifest) -> Manifest:
+def _open_manifest(folder: Path, meta: dict[str, str]) -> Manifest:
+    """Open it for `meta`; one that is damaged is replaced, and its blocks are lost with it.
+
+    Raises `StoreError` when it can't be read for another reason, which may pass: nothing is lost then.
+    """
     try:
-        manifest.meta()
+        return _checked(Manifest(folder, is_network=is_network(folder)), meta)
+    except StoreError as error:
+        if error.cause is not Cause.CORRUPT:
+            raise
+        logger.warning("%s is damaged (%s): the disk tier starts empty", folder, error)
+    for path in folder.glob("manifest.sqlite*"):
+        path.unlink()
+    return _checked(Manifest(folder, is_network=is_network(folder)), meta)
+
+
+def _checked(manifest: Manifest, meta: dict[str, str]) -> Manifest:
+    """Read all of it once; what was made for something else is emptied."""
+    try:
+        if manifest.meta() != meta:
+            manifest.restart(meta)
+        manifest.delete_other_epochs(0)
+        SlotMap(manifest.files())
+        manifest.blocks()
     except StoreError:
         manifest.close()
         raise

@@ -1,0 +1,51 @@
+"""What both halves derive from settings and geometry."""
+
+from dataclasses import replace
+
+import pytest
+
+from tenuto.config import load_config
+from tenuto.connectors.session.setup import N_BOUNCE, Setup
+from tenuto.errors import ConfigError
+from tests.session.session_rig import BLOCK, LAYOUT, NAMESPACE, PAGE
+
+pytestmark = pytest.mark.unit
+
+SIZE = LAYOUT.extent_bytes
+
+
+def setup_of(host: int | str, disk: str = "", window: int | str = "512 MiB") -> Setup:
+    config = load_config({
+        "tiers": {"host": {"capacity": host}, "disk": {"path": disk}}, "runtime": {"write_window": window}
+    })  # fmt: skip
+    return Setup(config, NAMESPACE, LAYOUT, PAGE, "engine")
+
+
+def test_host_slots_are_what_fits():
+    assert setup_of(10 * SIZE).n_host_slots == 10
+    assert setup_of(11 * SIZE - 1).n_host_slots == 10
+
+
+def test_a_disk_takes_some_host_slots_to_bounce_through():
+    assert setup_of(10 * SIZE, "/x").n_host_slots == 10 - N_BOUNCE
+    assert setup_of(10 * SIZE, "/x").has_disk
+    assert not setup_of(10 * SIZE).has_disk
+
+
+@pytest.mark.parametrize(("host", "disk"), [(SIZE - 1, ""), (N_BOUNCE * SIZE, "/x")])
+def test_room_for_no_block_is_refused_in_one_line(host, disk):
+    with pytest.raises(ConfigError, match=r"^tiers\.host\.capacity: .* no room for one block; give at least") as raised:
+        _ = setup_of(host, disk).n_host_slots
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("n_host", "window", "n_writes"), [(64, 8 * SIZE, 8), (64, 1000 * SIZE, 30), (6, 8 * SIZE, 1), (64, 1, 1)]
+)
+def test_the_write_window_is_at_most_half_of_host_memory_and_at_least_one(n_host, window, n_writes):
+    assert setup_of(n_host * SIZE, "/x", window).max_writes == n_writes
+
+
+def test_pages_per_block():
+    assert setup_of(10 * SIZE).pages_per_block == BLOCK // PAGE
+    assert replace(setup_of(10 * SIZE), page_tokens=BLOCK).pages_per_block == 1
