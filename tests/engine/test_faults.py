@@ -207,7 +207,7 @@ def test_a_folder_removed_under_a_running_engine_is_survived(start, tmp_path):
 def test_a_disk_that_is_full_at_the_start_only_costs_its_tier(start, monkeypatch, our_log):
     engine, expected = put_on_disk(start)
 
-    def full(*_):
+    def full(*_, **__):
         raise StoreError(Cause.NO_SPACE, "manifest: open: database or disk is full")
 
     monkeypatch.setattr("tenuto.tiers.disk.store.Manifest", full)
