@@ -18,6 +18,8 @@ _UNITS = {"": 1, "B": 1} | {
     for power, letter in enumerate("KMGT", start=1)
     for unit, base in ((f"{letter}iB", 1024), (letter, 1024), (f"{letter}B", 1000))
 }
+_MOST_BYTES = 1 << 62
+_MOST_SECONDS = 86400
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)\s*")
 
 
@@ -83,11 +85,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def parse_size(value: str | int, setting: str) -> int:
     """Bytes of "4 GiB", "512MiB", "2e9" is not one; raises `ConfigError` naming `setting`."""
     if isinstance(value, int) and not isinstance(value, bool):
-        if value > 0:
+        if 0 < value < _MOST_BYTES:
             return value
     elif isinstance(value, str):
         match = _SIZE.fullmatch(value)
-        if match and match[2] in _UNITS and float(match[1]) > 0:
+        if match and match[2] in _UNITS and 0 < float(match[1]) * _UNITS[match[2]] < _MOST_BYTES:
             return int(float(match[1]) * _UNITS[match[2]])
     raise ConfigError(f'{setting}: {value!r} is not a size; write it as "4 GiB", "512 MiB" or bytes')
 
@@ -114,7 +116,8 @@ def _reject_unknown(settings: dict[str, Any], struct: type[msgspec.Struct], path
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
             hint = f"did you mean {path}{near[0]}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"{path}{key}: unknown setting; {hint}")
+            name = " ".join(f"{path}{key}".split())
+            raise ConfigError(f"{name}: unknown setting; {hint}")
         inner = known[key]
         if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
             if not isinstance(value, dict):
@@ -128,16 +131,16 @@ def _validate(config: Config) -> None:
     parse_size(config.runtime.write_window, "runtime.write_window")
     if config.tiers.disk.capacity != "auto":
         parse_size(config.tiers.disk.capacity, "tiers.disk.capacity")
-    at_least = [
-        ("layout.block_tokens", config.layout.block_tokens, 0),
-        ("tiers.disk.io_threads", config.tiers.disk.io_threads, 1),
-        ("tiers.disk.poll_s", config.tiers.disk.poll_s, 0),
-        ("runtime.load_timeout_s", config.runtime.load_timeout_s, 0.001),
-        ("runtime.shutdown_timeout_s", config.runtime.shutdown_timeout_s, 0),
-        ("runtime.retry_s", config.runtime.retry_s, 0),
+    ranges = [
+        ("layout.block_tokens", config.layout.block_tokens, 0, 1 << 20),
+        ("tiers.disk.io_threads", config.tiers.disk.io_threads, 1, 256),
+        ("tiers.disk.poll_s", config.tiers.disk.poll_s, 0, _MOST_SECONDS),
+        ("runtime.load_timeout_s", config.runtime.load_timeout_s, 0.001, _MOST_SECONDS),
+        ("runtime.shutdown_timeout_s", config.runtime.shutdown_timeout_s, 0, _MOST_SECONDS),
+        ("runtime.retry_s", config.runtime.retry_s, 0, _MOST_SECONDS),
     ]
-    for setting, value, least in at_least:
-        if not value >= least:
-            raise ConfigError(f"{setting}: {value} is too small; give at least {least}")
-    if config.tiers.disk.io_threads > 256:
-        raise ConfigError("tiers.disk.io_threads: at most 256")
+    for setting, value, least, most in ranges:
+        if not least <= value <= most:
+            raise ConfigError(f"{setting}: {value} is out of range; give {least} to {most}")
+    if "\0" in config.tiers.disk.path:
+        raise ConfigError("tiers.disk.path: has a zero byte in it; give the path of a folder")

@@ -58,6 +58,7 @@ class Seq:
     """One request in the scheduler. `stale` loads count as failed, since the cache was reset under them."""
 
     view: FakeRequest
+    chain: HashChain | None = None
     n_computed: int = 0
     pages: list[int] = field(default_factory=list[int])
     n_told: int = 0  # pages of its table that the leader has heard of
@@ -137,10 +138,7 @@ class EngineModel:
         """Ask the leader beyond what the engine's own prefix cache has, which is copied here."""
         tokens = seq.view.tokens
         n_local = min(n_local, (len(tokens) - 1) // PAGE * PAGE)
-        chain = HashChain(self.leader._namespace.digest, BLOCK)
-        chain.append(tokens)
-        for index, block in enumerate(chain.hashes):
-            self.meaning[block] = [content_of(tokens, index * PER + at) for at in range(PER)]
+        self._learn(seq)
         n_external = self.leader.lookup(seq.view, n_local)
         if n_external is None:
             return
@@ -151,6 +149,16 @@ class EngineModel:
         seq.n_computed, seq.loads_to, seq.is_stale = n_local, n_local + n_external, False
         if not n_external:
             seq.is_running = True
+
+    def _learn(self, seq: Seq) -> None:
+        """What the blocks of a request must hold, as far as its tokens are known."""
+        chain, tokens = seq.chain, seq.view.tokens
+        if chain is None:
+            chain = seq.chain = HashChain(self.leader._namespace.digest, BLOCK)
+        known = len(chain.hashes)
+        chain.append(tokens[len(chain) :])
+        for index in range(known, len(chain.hashes)):
+            self.meaning[chain.hashes[index]] = [content_of(tokens, index * PER + at) for at in range(PER)]
 
     def _new_pages(self, seq: Seq, n: int) -> list[int]:
         """`n` pages in all; every page is used once, so that what is found on it was put there."""
@@ -163,6 +171,7 @@ class EngineModel:
         start, view = seq.n_computed, seq.view
         if start >= view.n_tokens - 1:
             view.tokens.append(7)
+            self._learn(seq)
             n_tokens = 1
         start = min(start, view.n_tokens - 1)
         seq.n_computed = min(start + n_tokens, view.n_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenuto.config import load_config
-from tenuto.connectors.session import Leader, Progress, Setup, StepPlan, WorkerReport
+from tenuto.connectors.session import Handshake, Leader, Progress, Setup, StepPlan, WorkerReport
 from tenuto.errors import Cause
 from tenuto.memory.layout import Dtype, ExtentLayout
 from tenuto.testing.clock import FakeClock
@@ -35,7 +35,9 @@ class Rig:
         setup = Setup(config, NAMESPACE, LAYOUT, PAGE, "e", world_size, keeps_trailing)
         self.leader = Leader(setup, self.clock)
         self.world_size = world_size
-        self.leader.manager.resize_disk(disk_slots, is_growing=False)
+        disk = Capacity(disk_slots, is_growing=False)
+        shakes = [Handshake(rank, LAYOUT.extent_bytes, NAMESPACE.digest, disk) for rank in range(world_size)]
+        self.leader.connect(dict(enumerate(shakes)))
 
     def step(self, *scheduled: tuple[View, int], pages_from: int = 100) -> StepPlan:
         """A step that computes each request up to so many tokens, with a whole table of made-up pages."""

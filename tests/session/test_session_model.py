@@ -14,15 +14,15 @@ pytestmark = pytest.mark.unit
 
 numbers = st.integers(0, 99)
 failures = st.just({}) | st.just({}) | st.dictionaries(st.integers(0, 3), causes(), max_size=2)
-requests = prompts(max_blocks=4, n_kinds=2, block_tokens=BLOCK)
+requests = prompts(max_blocks=3, n_kinds=2, block_tokens=BLOCK)
 
 
 class SessionModel(RuleBasedStateMachine):
     """Requests come and go, are preempted and reset; ranks work at their own pace."""
 
     @initialize(
-        n_ranks=st.integers(1, 2), n_host=st.sampled_from([4, 12, 2]), n_disk=st.sampled_from([24, 4]),
-        keeps_trailing=st.booleans(), warm=st.lists(requests, max_size=4),
+        n_ranks=st.integers(1, 2), n_host=st.sampled_from([3, 2, 5, 12]), n_disk=st.sampled_from([24, 24, 4]),
+        keeps_trailing=st.booleans(), warm=st.lists(requests, max_size=6),
     )  # fmt: skip
     def start_engine(self, n_ranks, n_host, n_disk, keeps_trailing, warm):
         self.engine = EngineModel(n_ranks, n_host, n_disk, keeps_trailing=keeps_trailing)
@@ -102,4 +102,4 @@ class SessionModel(RuleBasedStateMachine):
 
 
 TestSessionModel = SessionModel.TestCase
-TestSessionModel.settings = settings(max_examples=60, stateful_step_count=30)
+TestSessionModel.settings = settings(max_examples=100, stateful_step_count=40)

@@ -72,6 +72,7 @@ DAMAGE = {
     "a hash of text": "UPDATE blocks SET hash = 'abc' WHERE slot = 3",
     "a short hash": "UPDATE blocks SET hash = x'00' WHERE slot = 3",
     "an epoch of text": "UPDATE blocks SET epoch = 'x' WHERE slot = 3",
+    "the last stamp": "UPDATE blocks SET stamp = 9223372036854775807 WHERE slot = 3",
     "another schema": "ALTER TABLE blocks DROP COLUMN prefix",
     "another format": "UPDATE meta SET value = '2' WHERE key = 'format'",
     "no meta": "DELETE FROM meta",

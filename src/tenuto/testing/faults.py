@@ -111,7 +111,8 @@ class SlowStore:
     def let_go(self, op: Op | None = None, n: int | None = None) -> None:
         """Let `n` calls of `op` through (None: of everything; all), whether they are blocked already or still come."""
         with self._changed:
-            for held in list(self._held) if op is None else [op]:
+            chosen: list[Op] = list(self._held) if op is None else [op]
+            for held in chosen:
                 if n is None:
                     self._held.pop(held, None)
                 elif held in self._held:

@@ -42,6 +42,8 @@ class Leader:
         self._loading: dict[int, str] = {}  # requests, by the transfers their loads wait for
         self._resets: list[Reset] = []
         self._disks: dict[int, Capacity] = {}  # by rank
+        self._is_connected = False
+        """Whether it was heard what is on disk; before, its slots must not be used."""
         self._partial: dict[int, list[TransferResult]] = {}  # results that not all ranks have given
 
     # -- start --------------------------------------------------------------------------------------
@@ -56,6 +58,7 @@ class Leader:
                     f"rank {shake.rank} sees another model or geometry than the scheduler; "
                     "start all processes from the same model folder and settings"
                 )
+        self._is_connected = self.manager.disk is not None
         self._disks = {shake.rank: shake.disk for shake in shakes if shake.disk is not None}
         if self.manager.disk is None or len(self._disks) < len(shakes) or not shakes:
             return
@@ -149,7 +152,7 @@ class Leader:
                 del self._partial[transfer_id]
                 result = merge_results(results)
                 self._ended(result)
-        if report.disks and self.manager.disk is not None:
+        if report.disks and self._is_connected:
             self._disks |= report.disks
             if len(self._disks) == self.setup.world_size:
                 self._resize_disk()

@@ -55,6 +55,7 @@ class DirectFiles:
         self._mode = os.O_RDWR if is_writable else os.O_RDONLY
         self._lock = threading.Lock()
         self._fds: dict[int, int] = {}
+        self._is_closed = False
         self.is_direct = True
         """Whether the last file opened bypasses the page cache."""
 
@@ -116,6 +117,7 @@ class DirectFiles:
     def close(self) -> None:
         """See `PoolFiles`."""
         with self._lock:
+            self._is_closed = True
             for fd in self._fds.values():
                 os.close(fd)
             self._fds.clear()
@@ -125,6 +127,8 @@ class DirectFiles:
         if fd is not None:
             return fd
         with self._lock:
+            if self._is_closed:
+                raise StoreError(Cause.MISSING, f"{self._folder} is closed")
             if number not in self._fds:
                 self._fds[number] = self._open(self._folder / pool_file_name(number), flags)
             return self._fds[number]

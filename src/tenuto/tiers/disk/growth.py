@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -23,6 +24,8 @@ _LEAST_FILES = 16  # so that the last file that fits leaves little of the capaci
 _MOST_FILES = 512  # each is an open descriptor
 _RETRY_S = 10.0
 _JOIN_S = 5.0
+_HANGS_S = 30.0
+"""A file that takes longer is not waited for: slots are evicted meanwhile."""
 
 
 class Growth:
@@ -38,7 +41,8 @@ class Growth:
         self._changed = threading.Condition()
         self._n_used = 0
         self._is_growing = True
-        self._is_closed = False
+        self._closing = threading.Event()
+        self._began_at = 0.0  # while a file is being added
         self._thread = threading.Thread(target=self._loop, name="tenuto-grow", daemon=True)
         self.slots_per_file = 1
         """Slots of the files that are added."""
@@ -73,7 +77,8 @@ class Growth:
     def capacity(self) -> Capacity:
         """Slots that can be written now."""
         with self._changed:
-            return Capacity(self.slots.n_slots, self._is_growing)
+            hangs = self._began_at and time.monotonic() - self._began_at > _HANGS_S
+            return Capacity(self.slots.n_slots, self._is_growing and not hangs)
 
     def used(self, n_slots: int) -> None:
         """`n_slots` slots hold blocks; adds a file when that is nearly all."""
@@ -83,8 +88,8 @@ class Growth:
 
     def close(self) -> None:
         """End the thread; a file that is being written is left to the next recovery."""
+        self._closing.set()
         with self._changed:
-            self._is_closed = True
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)  # on a disk that hangs it is left behind: a daemon
@@ -96,10 +101,11 @@ class Growth:
         has_failed = False
         while True:
             with self._changed:
-                while not self._is_closed and not self._wants_file():
+                while not self._closing.is_set() and not self._wants_file():
                     self._changed.wait()
-                if self._is_closed:
-                    return
+                self._began_at = time.monotonic()
+            if self._closing.is_set():
+                return
             try:
                 grew = self._add_file()
                 has_failed = False
@@ -109,9 +115,10 @@ class Growth:
                     logger.warning("disk tier can't grow: %s; trying again later", error)
                 has_failed = True
             with self._changed:
+                self._began_at = 0.0
                 self._is_growing = grew
-                if not grew and not self._is_closed:
-                    self._changed.wait(_RETRY_S)
+            if not grew:
+                self._closing.wait(_RETRY_S)
 
     def _add_file(self) -> bool:
         """Whether a file was added; no when the quota has no room for it. Raises `StoreError`."""
@@ -122,7 +129,7 @@ class Growth:
             self._files.reserve(number, size_bytes)
         try:
             for at in range(0, size_bytes, STEP_BYTES):
-                if self._is_closed:
+                if self._closing.is_set():
                     return False
                 self._files.write_from(number, at, self._zeros[: min(STEP_BYTES, size_bytes - at)])
             self._manifest.add_file(number, self.slots_per_file)

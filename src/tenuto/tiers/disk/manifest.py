@@ -32,6 +32,7 @@ _CAUSES = {
     "SQLITE_ERROR": Cause.CORRUPT,  # another schema than ours
     "SQLITE_MISMATCH": Cause.CORRUPT,
 }
+_LAST_STAMP = 1 << 62
 
 
 @contextmanager
@@ -51,6 +52,8 @@ class Manifest:
         self._lock = threading.Lock()
         self.n_blocks = 0
         """Listed blocks; read it without a lock."""
+        self.epoch = 0
+        """The epoch that blocks are listed under; set it without a lock, then delete the others."""
         with _mapped("open"):
             self._db = sqlite3.connect(folder / NAME, isolation_level=None, check_same_thread=False, timeout=10)
             self._db.execute(f"PRAGMA journal_mode={'DELETE' if is_network else 'WAL'}")
@@ -58,7 +61,11 @@ class Manifest:
             self._db.execute("PRAGMA wal_autocheckpoint=250")  # pages: keeps the log near 1 MiB
             self._db.executescript(_SCHEMA)
             count = "SELECT coalesce(max(stamp), 0), count(*) FROM blocks"
+            (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
             self._stamp, self.n_blocks = self._db.execute(count).fetchone()
+        if state != "ok" or not isinstance(self._stamp, int) or self._stamp > _LAST_STAMP:
+            self._db.close()
+            raise StoreError(Cause.CORRUPT, f"manifest: {state if state != 'ok' else 'a stamp of none of ours'}")
 
     def meta(self) -> dict[str, str]:
         """What the folder was made for."""
@@ -89,11 +96,16 @@ class Manifest:
             db.execute("DELETE FROM files WHERE number = ?", (number,))
             where = (slots.start, slots.stop)
             n_deleted = db.execute("DELETE FROM blocks WHERE slot >= ? AND slot < ?", where).rowcount
-        self.n_blocks -= n_deleted
+            self.n_blocks -= n_deleted
 
     def insert(self, entries: Iterable[tuple[int, BlockKey]], epoch: int) -> None:
-        """List blocks whose extents are whole; the same block in another slot is unlisted."""
+        """List blocks whose extents are whole; the same block in another slot is unlisted.
+
+        Nothing is listed when `epoch` has passed meanwhile.
+        """
         with self._writing("insert") as db:
+            if epoch != self.epoch:
+                return
             rows: list[tuple[object, ...]] = []
             for slot, key in entries:
                 self._stamp = max(self._stamp + 1, time.time_ns())
@@ -101,20 +113,20 @@ class Manifest:
             hashes = [(row[1],) for row in rows]
             n_moved = db.executemany("DELETE FROM blocks WHERE hash = ?", hashes).rowcount
             db.executemany("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?)", rows)
-        self.n_blocks += len(rows) - n_moved
+            self.n_blocks += len(rows) - n_moved
 
     def delete(self, slots: Sequence[int]) -> None:
         """Unlist what these slots hold."""
         with self._writing("delete") as db:
             where = [(slot,) for slot in slots]
             n_deleted = db.executemany("DELETE FROM blocks WHERE slot = ?", where).rowcount
-        self.n_blocks -= n_deleted
+            self.n_blocks -= n_deleted
 
     def delete_other_epochs(self, epoch: int) -> None:
         """Unlist the blocks of other epochs than this."""
         with self._writing("delete epochs") as db:
             n_deleted = db.execute("DELETE FROM blocks WHERE epoch IS NOT ?", (epoch,)).rowcount
-        self.n_blocks -= n_deleted
+            self.n_blocks -= n_deleted
 
     def blocks(self) -> list[tuple[int, BlockKey]]:
         """(slot, key) of every block, oldest first."""
@@ -136,11 +148,13 @@ class Manifest:
     def _writing(self, what: str) -> Generator[sqlite3.Connection]:
         with self._lock, _mapped(what):
             self._db.execute("BEGIN IMMEDIATE")
+            n_blocks = self.n_blocks
             try:
                 yield self._db
                 self._db.execute("COMMIT")
             finally:
                 if self._db.in_transaction:
+                    self.n_blocks = n_blocks
                     self._db.execute("ROLLBACK")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +40,12 @@ class Peers:
     def news(self) -> dict[str, list[tuple[int, BlockKey]]]:
         """Blocks that appeared since the last call, by instance; deletions show when they are read."""
         found: dict[str, list[tuple[int, BlockKey]]] = {}
-        for folder in instances(self.home):
+        try:
+            folders = instances(self.home)
+        except OSError as error:
+            logger.debug("%s can't be listed now: %s", self.home, error)
+            return found
+        for folder in folders:
             name = folder.name
             if name == self.mine:
                 continue
@@ -48,7 +54,7 @@ class Peers:
                 fresh = peer.manifest.news() if peer else []
                 if peer and any(slot >= peer.slots.n_slots for slot, _ in fresh):
                     peer.slots = SlotMap(peer.manifest.files())
-            except StoreError as error:
+            except (StoreError, OSError) as error:
                 logger.debug("instance %s can't be read now: %s", name, error)
                 self._drop(name)
                 continue
@@ -89,5 +95,6 @@ class Peers:
     def _drop(self, name: str) -> None:
         peer = self._open.pop(name, None)
         if peer:
-            peer.manifest.close()
+            with suppress(StoreError):
+                peer.manifest.close()
             peer.files.close()

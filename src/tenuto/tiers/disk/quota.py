@@ -78,9 +78,9 @@ class Quota:
 def _free_or_ours(root: Path) -> int:
     try:
         disk = os.statvfs(root)
+        return disk.f_bavail * disk.f_frsize + used_bytes(root)
     except OSError as error:
         raise store_error(error, f"look at {root}") from error
-    return disk.f_bavail * disk.f_frsize + used_bytes(root)
 
 
 def used_bytes(root: Path) -> int:

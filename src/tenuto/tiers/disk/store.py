@@ -52,7 +52,6 @@ class DiskStore:
     ) -> None:
         self._claim = claim
         self._codec = codec
-        self._epoch = 0
         self._extent_bytes = codec.layout.extent_bytes
         self._files = wrap_files(DirectFiles(claim.folder))
         meta = _meta(codec)
@@ -79,7 +78,7 @@ class DiskStore:
 
     def write(self, items: Sequence[SlotIO]) -> list[Failure]:
         """See `Store`. Order: unlist the slots, write the extents, list them."""
-        codec, epoch = self._codec, self._epoch
+        codec, epoch = self._codec, self._manifest.epoch
         try:
             self._manifest.delete([item.slot for item in items])
         except StoreError as error:
@@ -89,8 +88,7 @@ class DiskStore:
         failures = _failures(errors)
         good = [item for item, error in zip(items, errors, strict=True) if error is None]
         try:
-            if epoch == self._epoch:  # else the cache was reset meanwhile: leave them unlisted
-                self._manifest.insert([(item.slot, item.key) for item in good], epoch)
+            self._manifest.insert([(item.slot, item.key) for item in good], epoch)
         except StoreError as error:
             return _all_failed(items, error)
         self._growth.used(self._manifest.n_blocks)
@@ -109,7 +107,7 @@ class DiskStore:
     def reset(self, namespace: bytes, epoch: int) -> None:
         """See `Store`."""
         self._codec = ExtentCodec(self._codec.layout, namespace)
-        self._epoch = epoch
+        self._manifest.epoch = epoch
         self._io.start(lambda: self._manifest.delete_other_epochs(epoch))
 
     def close(self) -> None:
