@@ -53,8 +53,10 @@ def oracle(engine, tokens):
         {},
         {"max_num_batched_tokens": 96, "enable_chunked_prefill": True},
         {"enable_prefix_caching": False},
+        {"dtype": "bfloat16"},
+        {"dtype": "float16"},
     ],
-    ids=["whole prompts", "chunked prefill", "no prefix caching"],
+    ids=["whole prompts", "chunked prefill", "no prefix caching", "bfloat16", "float16"],
 )
 def test_a_forgotten_prompt_comes_back_from_host_memory(start, options):
     engine = start(**options)

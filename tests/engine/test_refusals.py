@@ -1,0 +1,92 @@
+"""What can't be served exactly is refused at start, in one line that names the setting or the model and the way out."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tenuto.errors import UnsupportedModelError
+
+pytestmark = pytest.mark.engine
+
+
+def full(**changes):
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    return FullAttentionSpec(
+        **({"block_size": 32, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32} | changes)
+    )
+
+
+def groups(*specs):
+    return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec, layer_names=["l.0"]) for spec in specs])
+
+
+def refusal(call, *arguments):
+    with pytest.raises(UnsupportedModelError) as raised:
+        call(*arguments)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_several_groups_name_the_flag_that_helps():
+    from tenuto.connectors.vllm.translate import _only_spec
+
+    line = refusal(_only_spec, groups(full(), full()))
+    assert "2 KV cache groups" in line
+    assert "--disable-hybrid-kv-cache-manager" in line
+
+
+def test_latent_windowed_and_uneven_attention_are_not_served_yet():
+    from vllm.v1.kv_cache_interface import MLAAttentionSpec, SlidingWindowSpec
+
+    from tenuto.connectors.vllm.translate import _only_spec
+
+    mla = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
+    window = SlidingWindowSpec(block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32, sliding_window=128)
+    for spec in (mla, window, full(head_size_v=64)):
+        assert type(spec).__name__ in refusal(_only_spec, groups(spec))
+    assert _only_spec(groups(full())).head_size == 32
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size", "decode_context_parallel_size"],
+)
+def test_more_than_one_rank_names_its_setting(setting):
+    from tenuto.connectors.vllm.translate import _refuse_unsupported
+
+    sizes = dict.fromkeys(
+        [
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "prefill_context_parallel_size",
+            "decode_context_parallel_size",
+        ],
+        1,
+    )
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(**(sizes | {setting: 2})),
+        cache_config=SimpleNamespace(calculate_kv_scales=False),
+    )
+    assert refusal(_refuse_unsupported, config).startswith(f"{setting}: 2 is not supported")
+
+
+def test_scales_that_are_measured_at_each_start_are_refused():
+    from tenuto.connectors.vllm.translate import _refuse_unsupported
+
+    parallel = SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1)
+    config = SimpleNamespace(parallel_config=parallel, cache_config=SimpleNamespace(calculate_kv_scales=True))
+    assert refusal(_refuse_unsupported, config).startswith("calculate_kv_scales: ")
+
+
+def test_longrope_models_are_told_apart_by_their_longest_prompt():
+    from tenuto.connectors.session.fingerprint import fingerprint_config
+    from tenuto.connectors.vllm.translate import _configuration
+
+    def identity(rope, max_model_len):
+        hf = SimpleNamespace(to_dict=lambda: {"rope_scaling": {"rope_type": rope}})
+        return fingerprint_config(_configuration(SimpleNamespace(hf_config=hf, max_model_len=max_model_len)))
+
+    assert identity("longrope", 1024) != identity("longrope", 2048)
+    assert identity("linear", 1024) == identity("linear", 2048)
