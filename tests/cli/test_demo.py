@@ -216,7 +216,13 @@ def test_an_interrupt_is_one_line_and_ends_the_child(tmp_path, number):
         "model.folder_in = lambda cache: cache; model.is_written = lambda folder: True; "
         f"sys.exit(main(['demo', '--dir', {str(tmp_path / 'demo')!r}]))"
     )
-    demo = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    demo = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background shell's children ignore the interrupt; a person's do not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )
     pid = int(ready.read_text())  # blocks until the child is there
     demo.send_signal(number)
     _, said = demo.communicate(timeout=30)
