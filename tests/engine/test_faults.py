@@ -21,7 +21,12 @@ def our_log(caplog):
     """What tenuto logs, whatever vLLM did to the handlers."""
     logger = logging.getLogger("tenuto")
     logger.addHandler(caplog.handler)
-    yield {id(record): record for record in caplog.records if record.name.startswith("tenuto")}.values
+
+    def ours():
+        """Each record once, though two handlers may have seen it."""
+        return list({id(record): record for record in caplog.records if record.name.startswith("tenuto")}.values())
+
+    yield ours
     logger.removeHandler(caplog.handler)
 
 
