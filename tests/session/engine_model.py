@@ -106,14 +106,20 @@ class EngineModel:
         if seq.is_running:
             seq.is_running, seq.n_computed, seq.pages, seq.n_told = False, 0, [], 0
 
-    def step(self, chosen: list[str], n_local_pages: int, n_tokens: int) -> None:
-        """One step: reports in, some waiting requests admitted, running ones go on by `n_tokens`."""
+    def step(
+        self, chosen: list[str], n_local_pages: int, n_tokens: int, *, has_room: bool = True,
+        failures: Mapping[int, Cause] | None = None,
+    ) -> None:  # fmt: skip
+        """One step: reports in, some waiting requests admitted if there is room, running ones go on by `n_tokens`.
+
+        On the last rank, blocks in `failures` are not staged.
+        """
         for rank, worker in enumerate(self.ranks):
             self._collect(rank, worker)
         for name in chosen:
             seq = self.seqs[name]
             if not seq.is_running and not seq.awaited:
-                self._admit(seq, n_local_pages * PAGE)
+                self._admit(seq, n_local_pages * PAGE, has_room=has_room)
         computed = [self._go_on(seq, n_tokens) for seq in self.seqs.values() if seq.is_running]
         plan = self.leader.plan_step([(seq.view, progress) for seq, progress, _ in computed])
         for name, awaited in plan.loads:
@@ -124,7 +130,7 @@ class EngineModel:
             worker.submit(plan.now)
             for seq, _, start in computed:
                 self._compute(worker, seq, start)
-            worker.submit(plan.after_forward)
+            worker.submit(plan.after_forward, failures if worker is self.ranks[-1] else None)
         self.leader.check()
 
     def reset(self) -> None:
@@ -134,13 +140,13 @@ class EngineModel:
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _admit(self, seq: Seq, n_local: int) -> None:
+    def _admit(self, seq: Seq, n_local: int, *, has_room: bool) -> None:
         """Ask the leader beyond what the engine's own prefix cache has, which is copied here."""
         tokens = seq.view.tokens
         n_local = min(n_local, (len(tokens) - 1) // PAGE * PAGE)
         self._learn(seq)
         n_external = self.leader.lookup(seq.view, n_local)
-        if n_external is None:
+        if n_external is None or not has_room:
             return
         seq.pages = self._new_pages(seq, (n_local + n_external) // PAGE)
         for worker in self.ranks:

@@ -21,26 +21,29 @@ class SessionModel(RuleBasedStateMachine):
     """Requests come and go, are preempted and reset; ranks work at their own pace."""
 
     @initialize(
-        n_ranks=st.integers(1, 2), n_host=st.sampled_from([3, 2, 5, 12]), n_disk=st.sampled_from([24, 24, 4]),
+        n_ranks=st.sampled_from([2, 1]), n_host=st.sampled_from([3, 2, 5, 12]), n_disk=st.sampled_from([24, 24, 4]),
         keeps_trailing=st.booleans(), warm=st.lists(requests, max_size=6),
     )  # fmt: skip
     def start_engine(self, n_ranks, n_host, n_disk, keeps_trailing, warm):
         self.engine = EngineModel(n_ranks, n_host, n_disk, keeps_trailing=keeps_trailing)
         for tokens in warm:
             self.engine.add(tokens)
-            self.step(1, 0, 5 * BLOCK)
+            self.step(1, 0, 5 * BLOCK, True, {})
             self.settle()
             self.end(0)
 
-    @rule(tokens=requests, tail=st.integers(0, BLOCK), is_served=st.booleans())
-    def add(self, tokens, tail, is_served):
+    @rule(tokens=requests, tail=st.integers(0, BLOCK), has_room=st.booleans())
+    def add(self, tokens, tail, has_room):
         self.engine.add([*tokens, *range(100, 100 + tail)])
-        if is_served:
-            self.step(99, 0, 2 * BLOCK)
+        self.step(99, 0, 2 * BLOCK, has_room, {})
 
-    @rule(n_admitted=numbers, n_local_pages=st.sampled_from([0, 0, 0, 1, 3]), n_tokens=st.integers(1, 3 * BLOCK))
-    def step(self, n_admitted, n_local_pages, n_tokens):
-        self.engine.step(list(self.engine.seqs)[-1 - n_admitted :], n_local_pages, n_tokens)
+    @rule(
+        n_admitted=numbers, n_local_pages=st.sampled_from([0, 0, 0, 1, 3]), n_tokens=st.integers(1, 3 * BLOCK),
+        has_room=st.booleans(), failed=failures,
+    )  # fmt: skip
+    def step(self, n_admitted, n_local_pages, n_tokens, has_room, failed):
+        chosen = list(self.engine.seqs)[-1 - n_admitted :]
+        self.engine.step(chosen, n_local_pages, n_tokens, has_room=has_room, failures=failed)
 
     @precondition(lambda self: self.engine.seqs)
     @rule(number=numbers)
