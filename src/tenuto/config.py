@@ -94,6 +94,11 @@ def parse_size(value: str | int, setting: str) -> int:
     raise ConfigError(f'{setting}: {value!r} is not a size; write it as "4 GiB", "512 MiB" or bytes')
 
 
+def in_mib(n_bytes: int) -> str:
+    """A size that `parse_size` reads back as no less: whole MiB, rounded up."""
+    return f"{-(-n_bytes // (1 << 20))} MiB"
+
+
 def load_config(settings: dict[str, Any]) -> Config:
     """Decode and validate `settings`; raises `ConfigError` with one line that names the setting."""
     _reject_unknown(settings, Config, "")

@@ -67,9 +67,15 @@ def test_blocks_of_other_weights_dtypes_and_block_sizes_are_never_matched(start,
     [
         ({"tiers": {"dsk": {}}}, r"tiers\.dsk: unknown setting; did you mean tiers\.disk\?"),
         ({"tiers": {"host": {"capacity": "lots"}}}, r"tiers\.host\.capacity: 'lots' is not a size; write it as"),
-        ({"tiers": {"host": {"capacity": "1 KiB"}}}, r"tiers\.host\.capacity: .* no room for one block; give at least"),
+        (
+            {"tiers": {"host": {"capacity": "1 KiB"}}},
+            r"tiers\.host\.capacity: .* no room for one block of .*; give at least",
+        ),
         ({"tiers": {"disk": {"path": "/proc/nowhere"}}}, r"tiers\.disk\.path: can't write to /proc/nowhere .*choose"),
-        ({"tiers": {"disk": {"capacity": "4 KiB"}}}, r"tiers\.disk\.capacity: .* no room for one block; give at least"),
+        (
+            {"tiers": {"disk": {"capacity": "4 KiB"}}},
+            r"tiers\.disk\.capacity: .* no room for one block of .*; give at least",
+        ),
         ({"layout": {"block_tokens": 48}}, r"layout\.block_tokens: 48 is not a multiple of the engine's block of 32"),
     ],
 )

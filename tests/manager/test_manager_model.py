@@ -154,4 +154,4 @@ class ManagerModel(RuleBasedStateMachine):
 
 
 TestManagerModel = ManagerModel.TestCase
-TestManagerModel.settings = settings(max_examples=250, stateful_step_count=60)
+TestManagerModel.settings = settings(max_examples=150, stateful_step_count=50)

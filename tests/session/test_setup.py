@@ -34,7 +34,9 @@ def test_a_disk_takes_some_host_slots_to_bounce_through():
 
 @pytest.mark.parametrize(("host", "disk"), [(SIZE - 1, ""), (N_BOUNCE * SIZE, "/x")])
 def test_room_for_no_block_is_refused_in_one_line(host, disk):
-    with pytest.raises(ConfigError, match=r"^tiers\.host\.capacity: .* no room for one block; give at least") as raised:
+    with pytest.raises(
+        ConfigError, match=r"^tiers\.host\.capacity: .* no room for one block of .*; give at least"
+    ) as raised:
         _ = setup_of(host, disk).n_host_slots
     assert "\n" not in str(raised.value)
 

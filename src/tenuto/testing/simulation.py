@@ -131,7 +131,9 @@ class SimulatedWorker:
         while self._jobs:
             for number in self.running():
                 self.end(number)
-            for number in self.startable()[:1]:
+            ready = self.startable()
+            assert ready or not self._jobs, "transfers wait for each other"
+            for number in ready[:1]:
                 self.start(number)
         return self.take()
 

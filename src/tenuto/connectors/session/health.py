@@ -32,7 +32,7 @@ class DiskHealth:
             if seen not in self._logged and failure.cause is not Cause.CANCELLED:
                 self._logged.add(seen)
                 logger.warning(
-                    "%s failed (%s: %s): served as a miss, counted; more of these are not logged",
+                    "tenuto: %s failed (%s: %s): served as a miss, counted; more of these are not logged",
                     route.value.replace("_", " "), failure.cause.value, failure.message or "no detail",
                 )  # fmt: skip
         if any(failure.cause in _SICK for failure in result.failures):

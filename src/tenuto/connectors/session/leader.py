@@ -69,7 +69,7 @@ class Leader:
         for volume, entries in shakes[0].peers.items():
             self.manager.peers.add(volume, entries)
         logger.info(
-            "disk tier: %d blocks found here, %d of other engines, %d slots so far",
+            "tenuto: disk tier: %d blocks found here, %d of other engines, %d slots so far",
             len(found), len(self.manager.peers), n_slots,
         )  # fmt: skip
 
@@ -121,6 +121,8 @@ class Leader:
         self._loading.update(dict.fromkeys(onboard.awaited, request_id))
         self.counters["tokens.loaded"] += n_external
         self.counters["loads"] += 1
+        if self.counters["loads"] == 1:
+            logger.info("tenuto: the first hit: %d of %d tokens are loaded", n_external, tracker.view.n_tokens)
 
     def finish(self, request_id: str) -> None:
         """The request has ended, for whatever reason."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tenuto.config import Config, parse_size
+from tenuto.config import Config, in_mib, parse_size
 from tenuto.errors import ConfigError
 from tenuto.memory.layout import ExtentLayout
 from tenuto.tokens import Namespace
@@ -35,12 +35,14 @@ class Setup:
     def n_host_slots(self) -> int:
         """Slots of the host pool. Raises `ConfigError` when not even one fits."""
         size = parse_size(self.config.tiers.host.capacity, "tiers.host.capacity")
-        n = size // self.layout.extent_bytes - (N_BOUNCE if self.has_disk else 0)
+        n_bounce = N_BOUNCE if self.has_disk else 0
+        n = size // self.layout.extent_bytes - n_bounce
         if n < 1:
-            least = (N_BOUNCE + 1) * self.layout.extent_bytes / 2**20
+            least = (1 + n_bounce) * self.layout.extent_bytes
             raise ConfigError(
-                f"tiers.host.capacity: {self.config.tiers.host.capacity} has no room for one block; "
-                f"give at least {least:.0f} MiB, or a smaller layout.block_tokens"
+                f"tiers.host.capacity: {self.config.tiers.host.capacity} has no room for one block of "
+                f"{in_mib(self.layout.extent_bytes)}; give at least {in_mib(least)}, "
+                "or a smaller layout.block_tokens"
             )
         return n
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tenuto.config import Disk, parse_size
+from tenuto.config import Disk, in_mib, parse_size
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.errors import ConfigError, StoreError
@@ -87,8 +87,9 @@ class Worker:
             max_queued_stores=4 * self.setup.max_writes,
         )
         logger.info(
-            "host tier: %d blocks of %d tokens, %.1f MiB each",
-            self._n_host_slots, layout.block_tokens, layout.extent_bytes / 2**20,
+            "tenuto: host tier: %d blocks of %d tokens (%d in all), %.1f MiB each",
+            self._n_host_slots, layout.block_tokens, self._n_host_slots * layout.block_tokens,
+            layout.extent_bytes / 2**20,
         )  # fmt: skip
 
     def handshake(self) -> Handshake:
@@ -157,7 +158,7 @@ class Worker:
         self._poller.close()
         if not is_drained:
             logger.warning(
-                "%d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
+                "tenuto: %d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
                 engine.n_pending(), timeout_s,
             )  # fmt: skip
         elif self._store is not None:
@@ -255,17 +256,18 @@ def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
             os.close(mine.lock_fd)
             raise
     except StoreError as error:
-        logger.warning("the disk tier is off until the next start: %s", error)
+        logger.warning("tenuto: the disk tier is off until the next start: %s", error)
         return None
 
 
-def _quota(disk: Disk, root: Path, least_bytes: int) -> Quota:
+def _quota(disk: Disk, root: Path, extent_bytes: int) -> Quota:
     quota = Quota.auto(root)
     if disk.capacity != "auto":
         quota = Quota(root, parse_size(disk.capacity, "tiers.disk.capacity"))
-    if quota.capacity_bytes < least_bytes:
+    least = 2 * extent_bytes + (1 << 20)  # a block, what is spared, and the manifest
+    if quota.capacity_bytes < least:
         raise ConfigError(
-            f"tiers.disk.capacity: {quota.capacity_bytes / 2**20:.1f} MiB has no room for one block; "
-            f"give at least {least_bytes / 2**20:.0f} MiB, free some disk space, or use no tiers.disk.path"
+            f"tiers.disk.capacity: {disk.capacity} has no room for one block of {in_mib(extent_bytes)}; "
+            f"give at least {in_mib(least)}, free some disk space, or use no tiers.disk.path"
         )
     return quota

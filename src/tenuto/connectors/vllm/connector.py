@@ -225,7 +225,7 @@ def _recompute_on_load_errors(vllm_config: VllmConfig) -> None:
     transfer = vllm_config.kv_transfer_config
     if transfer is not None and transfer.kv_load_failure_policy != "recompute":
         transfer.kv_load_failure_policy = "recompute"
-        logger.info("kv_load_failure_policy set to recompute: a failed load is computed instead")
+        logger.info("tenuto: kv_load_failure_policy set to recompute: a failed load is computed instead")
 
 
 def _log_like_vllm() -> None:

@@ -35,6 +35,8 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
     transfer = vllm_config.kv_transfer_config
     assert transfer is not None
     config = load_config(transfer.kv_connector_extra_config)
+    if transfer.kv_role != "kv_both":
+        raise ConfigError(f'kv_role: tenuto stores and loads, not {transfer.kv_role} alone; give "kv_both"')
     _refuse_unsupported(vllm_config)
     spec = _only_spec(kv_cache_config)
     n_layers = len(kv_cache_config.kv_cache_groups[0].layer_names)
@@ -93,7 +95,7 @@ class VllmRequest:
             fingerprint = adapters.fingerprint(request.lora_request)
         except OSError as error:
             self.is_cacheable = False
-            logger.warning("prompts of a LoRA adapter are not cached: %s", error)
+            logger.warning("tenuto: prompts of a LoRA adapter are not cached: %s", error)
         self.extra = _extra_keys(request, fingerprint)
 
     @property

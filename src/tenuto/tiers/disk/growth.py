@@ -67,7 +67,7 @@ class Growth:
         for number in range(self.slots.n_files):
             size_bytes = listed[number] * self._extent_bytes
             if sizes.get(number, 0) < size_bytes:
-                logger.warning("pool file %d was cut short; its lost blocks will be misses", number)
+                logger.warning("tenuto: pool file %d was cut short; its lost blocks will be misses", number)
                 self._files.reserve(number, size_bytes)
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class Growth:
             except StoreError as error:
                 grew = False
                 if not has_failed:
-                    logger.warning("disk tier can't grow: %s; trying again later", error)
+                    logger.warning("tenuto: the disk tier can't grow: %s; trying again later", error)
                 has_failed = True
             with self._changed:
                 self._began_at = 0.0

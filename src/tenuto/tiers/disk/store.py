@@ -161,7 +161,7 @@ def _open_manifest(folder: Path, meta: dict[str, str]) -> Manifest:
     except StoreError as error:
         if error.cause is not Cause.CORRUPT:
             raise
-        logger.warning("%s is damaged (%s): the disk tier starts empty", folder, error)
+        logger.warning("tenuto: %s is damaged (%s): the disk tier starts empty", folder, error)
     for path in folder.glob("manifest.sqlite*"):
         path.unlink()
     return _checked(Manifest(folder, is_network=is_network(folder)), meta)
