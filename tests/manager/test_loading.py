@@ -3,7 +3,7 @@
 import pytest
 
 from tenuto.errors import Cause, InvariantError
-from tenuto.manager import Miss
+from tenuto.manager import Hit, Miss
 from tenuto.testing.blocks import make_chain
 from tests.manager.manager_rig import DISK, HOST, pages, routes
 
@@ -179,3 +179,22 @@ def test_statistics_count_what_moved_and_what_is_where(make_rig):
     assert figures["moved.disk_to_host"] == figures["moved.host_to_device"] == figures["moved.host_to_disk"] == 3
     assert figures["host.registered"] == figures["disk.registered"] == 3
     assert figures["flights"] == figures["backlog"] == figures["peers"] == figures["host.leased"] == 0
+
+
+def test_blocks_whose_load_still_reads_them_are_not_brought_a_second_time(make_rig):
+    """One block of three failed; the others' slots must not be freed under the second load."""
+    rig = make_rig(n_host=8, n_disk=16)
+    chain = on_disk(rig, 3)
+    bring, load = rig.onboard(rig.hit(chain)).transfers
+    rig.end(bring, {1: Cause.IO_ERROR})
+    found = rig.lookup(chain)  # the first load has not been reported yet
+    if isinstance(found, Hit):
+        again = rig.onboard(found).transfers
+        rig.end(load)
+        for transfer in again:
+            rig.worker.start(transfer.id)
+            if transfer is not again[-1]:
+                rig.worker.end(transfer.id)
+                rig.report()
+        rig.keep(make_chain(5, seed=1))  # takes every slot that is free, while the last load reads
+    rig.finish()
