@@ -10,7 +10,7 @@ from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool
 from tenuto.testing.simulation import SimulatedWorker
 from tenuto.tokens import HashChain
-from tenuto.transfers.plan import Transfer
+from tenuto.transfers.plan import Transfer, TransferResult, merge_results
 
 HOST, DISK = TierKind.HOST, TierKind.DISK
 
@@ -48,16 +48,20 @@ class FactOracle:
 class Rig:
     """One engine's manager with everything beside it. Checks itself after every step."""
 
-    def __init__(self, n_host: int = 8, n_disk: int | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, n_host: int = 8, n_disk: int | None = None, limits: Limits | None = None, n_ranks: int = 1
+    ) -> None:
         disk = None if n_disk is None else Pool("disk", n_disk)
         self.manager = BlockManager(Pool("host", n_host), disk, limits)
-        self.worker = SimulatedWorker()
+        self.workers = [SimulatedWorker() for _ in range(n_ranks)]
+        self.worker = self.workers[0]
+        self.partial: dict[int, list[TransferResult]] = {}
         self.facts = FactOracle()
 
     def offload(
         self, chain: HashChain, start: int = 0, stop: int | None = None, failures: Mapping[int, Cause] | None = None
     ) -> list[Transfer]:
-        """Submitted to the worker; blocks of the stage in `failures` fail."""
+        """Submitted to the workers; blocks of the stage in `failures` fail on the last one."""
         stop = len(chain.hashes) if stop is None else stop
         return self.submit(self.manager.offload(chain, start, stop, pages(stop - start)), failures)
 
@@ -75,7 +79,7 @@ class Rig:
         return self.manager.lookup(chain, start)
 
     def onboard(self, hit: Hit) -> Onboard:
-        """Submitted to the worker."""
+        """Submitted to the workers."""
         onboard = self.manager.onboard(hit, pages(hit.n_blocks))
         self.submit(onboard.transfers)
         return onboard
@@ -84,7 +88,8 @@ class Rig:
         return self.submit(self.manager.pump())
 
     def submit(self, transfers: Sequence[Transfer], failures: Mapping[int, Cause] | None = None) -> list[Transfer]:
-        self.worker.submit(transfers, failures)
+        for worker in self.workers:
+            worker.submit(transfers, failures if worker is self.workers[-1] else None)
         self.check()
         return list(transfers)
 
@@ -96,16 +101,22 @@ class Rig:
             self.worker.end(transfer.id, failures)
         self.report()
 
-    def report(self) -> None:
-        for result in sorted(self.worker.take(), key=lambda result: result.transfer_id):
-            self.manager.complete(result)
+    def report(self, n: int | None = None) -> None:
+        """Each worker tells of its `n` oldest results; what all have told of is complete."""
+        for worker in self.workers:
+            for result in worker.take(n):
+                self.partial.setdefault(result.transfer_id, []).append(result)
+        for number in sorted(self.partial):
+            if len(self.partial[number]) == len(self.workers):
+                self.manager.complete(merge_results(self.partial.pop(number)))
         self.check()
 
     def finish(self) -> None:
         """Let everything on its way end, and what follows from it."""
-        while self.manager._flights or self.worker.results:
-            self.worker.results = self.worker.run()
-            assert self.worker.results, "the worker was not given every transfer"
+        while self.manager._flights:
+            for worker in self.workers:
+                worker.results = worker.run()
+            assert any(worker.results for worker in self.workers), "the workers were not given every transfer"
             self.report()
             self.pump()
 
@@ -114,7 +125,8 @@ class Rig:
         self.facts.take(self.manager)
         for tier, pool in self.pools().items():
             for block, slot in pool._slots.items():
-                assert self.worker.content.get((tier, slot)) == block, f"{tier} slot {slot} does not hold its block"
+                for worker in self.workers:
+                    assert worker.content.get((tier, slot)) == block, f"{tier} slot {slot} does not hold its block"
 
     def pools(self) -> dict[TierKind, Pool]:
         pools = {HOST: self.manager.host, DISK: self.manager.disk}

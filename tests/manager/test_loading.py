@@ -182,7 +182,7 @@ def test_statistics_count_what_moved_and_what_is_where(make_rig):
 
 
 def test_blocks_whose_load_still_reads_them_are_not_brought_a_second_time(make_rig):
-    """One block of three failed; the others' slots must not be freed under the second load."""
+    """One block of three failed; the others' slots must not be freed under a second load."""
     rig = make_rig(n_host=8, n_disk=16)
     chain = on_disk(rig, 3)
     bring, load = rig.onboard(rig.hit(chain)).transfers
@@ -198,3 +198,15 @@ def test_blocks_whose_load_still_reads_them_are_not_brought_a_second_time(make_r
                 rig.report()
         rig.keep(make_chain(5, seed=1))  # takes every slot that is free, while the last load reads
     rig.finish()
+
+
+def test_a_slot_that_one_rank_failed_to_fill_is_not_used_while_another_rank_still_reads_it(make_rig):
+    rig = make_rig(n_host=4, n_disk=16)
+    chain = on_disk(rig, 3)
+    bring, load = rig.onboard(rig.hit(chain)).transfers
+    rig.end(bring, {1: Cause.IO_ERROR})
+    stage = rig.offload(make_chain(4, seed=1))[0]
+    assert not set(stage.targets) & set(bring.targets)
+    rig.end(load)
+    stage = rig.offload(make_chain(4, seed=2))[0]
+    assert bring.targets[1] in stage.targets

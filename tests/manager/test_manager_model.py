@@ -1,7 +1,7 @@
 """The manager under any sequence of steps and failures, with workers that notice every race on a slot."""
 
 import pytest
-from hypothesis import note, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -26,10 +26,11 @@ class ManagerModel(RuleBasedStateMachine):
         n_host=st.sampled_from([4, 3, 6, 10, 2]), n_disk=st.sampled_from([16, 16, 16, 4, None]),
         warm=st.lists(requests, max_size=6),
         max_writes=st.integers(1, 4), max_backlog=st.integers(1, 6), is_growing=st.booleans(),
+        n_ranks=st.sampled_from([1, 2]),
     )  # fmt: skip
-    def start_engine(self, n_host, n_disk, warm, max_writes, max_backlog, is_growing):
-        self.rig = Rig(n_host, n_disk, Limits(max_writes, max_backlog))
-        self.manager, self.worker = self.rig.manager, self.rig.worker
+    def start_engine(self, n_host, n_disk, warm, max_writes, max_backlog, is_growing, n_ranks):
+        self.rig = Rig(n_host, n_disk, Limits(max_writes, max_backlog), n_ranks)
+        self.manager, self.workers = self.rig.manager, self.rig.workers
         if n_disk is not None:
             self.manager.resize_disk(n_disk, is_growing=is_growing)
         self.epoch = 0
@@ -83,30 +84,30 @@ class ManagerModel(RuleBasedStateMachine):
 
     # -- workers ------------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.worker))
-    @rule(steps=st.lists(numbers, min_size=1, max_size=6), failed=failures)
+    @precondition(lambda self: any(map(len, self.workers)))
+    @rule(steps=st.lists(numbers, min_size=1, max_size=8), failed=failures)
     def work(self, steps, failed):
         """Lanes start and end something; the first to end has failures."""
         for number in steps:
-            ready, running = self.worker.startable(), self.worker.running()
-            if ready and (number % 2 or not running):
-                self.worker.start(ready[number % len(ready)])
+            worker = self.workers[number % len(self.workers)]
+            ready, running = worker.startable(), worker.running()
+            if ready and (number % 3 or not running):
+                worker.start(ready[number % len(ready)])
             elif running:
-                self.worker.end(running[number % len(running)], failed)
+                worker.end(running[number % len(running)], failed)
                 failed = {}
 
-    @precondition(lambda self: self.worker.loads())
+    @precondition(lambda self: any(worker.loads() for worker in self.workers))
     @rule(number=numbers, cause=st.sampled_from([Cause.TIMEOUT, Cause.CANCELLED]))
     def give_up(self, number, cause):
-        loads = self.worker.loads()
-        self.worker.give_up(loads[number % len(loads)], cause)
+        worker = self.workers[number % len(self.workers)]
+        if loads := worker.loads():
+            worker.give_up(loads[number % len(loads)], cause)
 
-    @precondition(lambda self: self.worker.results)
+    @precondition(lambda self: any(worker.results for worker in self.workers))
     @rule(n=st.integers(1, 6))
     def report(self, n):
-        for result in sorted(self.worker.take(n), key=lambda result: result.transfer_id):
-            note(f"complete {result}")
-            self.manager.complete(result)
+        self.rig.report(n)
         self.rig.pump()
 
     @rule()
@@ -141,7 +142,8 @@ class ManagerModel(RuleBasedStateMachine):
             self.rig.check()
             assert set(self.manager.host._slots) <= self.known, "a block of before the reset"
             assert self.manager.disk is None or set(self.manager.disk._slots) <= self.known
-            assert len(self.worker) + len(self.worker.results) == len(self.manager._flights)
+            on_their_way = [len(worker) + len(worker.results) for worker in self.workers]
+            assert max(on_their_way) <= len(self.manager._flights)
 
     def teardown(self):
         if hasattr(self, "rig"):
@@ -154,4 +156,4 @@ class ManagerModel(RuleBasedStateMachine):
 
 
 TestManagerModel = ManagerModel.TestCase
-TestManagerModel.settings = settings(max_examples=150, stateful_step_count=50)
+TestManagerModel.settings = settings(max_examples=3 * settings().max_examples, stateful_step_count=50)

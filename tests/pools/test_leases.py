@@ -142,3 +142,26 @@ def test_leases_show_their_counts(pool):
     lease.release()
     assert repr(lease) == "<Lease test: consumed>"
     assert repr(pool) == "<Pool test: 4 free + 0 leased + 4 cached = 8>"
+
+
+def test_a_lease_is_split_into_two_that_have_all_its_slots(pool):
+    lease = fill(pool, KEYS)
+    slots = lease.slots
+    rest = lease.split({1, 3})
+    assert (lease.slots, rest.slots) == ([slots[0], slots[2]], [slots[1], slots[3]])
+    pool.check()
+    rest.discard()
+    registered = pool.register(lease)
+    assert registered.new == [KEYS[0], KEYS[2]]
+    registered.lease.release()
+    assert pool.statistics().free == 6
+
+
+@pytest.mark.parametrize(("indices", "n_left"), [((), 4), (range(4), 0)])
+def test_all_or_nothing_can_be_split_off(pool, indices, n_left):
+    lease = fill(pool, KEYS)
+    with lease.split(indices) as rest:
+        assert (len(lease), len(rest)) == (n_left, 4 - n_left)
+    lease.discard()
+    with pytest.raises(LeaseError, match="already consumed"):
+        lease.split([0])

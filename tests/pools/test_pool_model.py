@@ -177,4 +177,4 @@ class PoolModel(RuleBasedStateMachine):
 
 
 TestPoolModel = PoolModel.TestCase
-TestPoolModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestPoolModel.settings = settings(stateful_step_count=40)

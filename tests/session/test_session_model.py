@@ -106,4 +106,4 @@ class SessionModel(RuleBasedStateMachine):
 
 
 TestSessionModel = SessionModel.TestCase
-TestSessionModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestSessionModel.settings = settings(stateful_step_count=40)

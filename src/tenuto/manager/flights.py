@@ -10,7 +10,7 @@ from tenuto.errors import InvariantError
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Lease, WritableLease
 from tenuto.tokens import BlockHash, BlockKey, TokenBlock
-from tenuto.transfers.plan import Route, Transfer, TransferResult
+from tenuto.transfers.plan import Route, Transfer
 
 _INTO_HOST = (Route.DEVICE_TO_HOST, Route.DISK_TO_HOST)
 
@@ -25,8 +25,8 @@ class Flight:
     fills: WritableLease | None = None
     follower: Flight | None = None
     has_landed: bool = False
-    held_back: tuple[Flight, TransferResult] | None = None
-    """The flight before, which failed in part: its slots are ours to read, on some rank, until we land."""
+    spoilt: WritableLease | None = None
+    """Slots that the flight before failed to fill on some rank: on another, this one reads them until it lands."""
 
 
 class Flights:

@@ -123,11 +123,11 @@ class BlockManager:
                 self._writes.ended(transfer.keys)
             case Route.HOST_TO_DEVICE | Route.DISK_TO_DEVICE:
                 self._flights.give_up_on(transfer.keys[index] for index in result.failed)
-        if flight.held_back is not None:
-            self._arrived(*flight.held_back, self.host, TierKind.HOST)
         self._forget_lost(transfer, result)
         for lease in flight.reads:
             lease.release()
+        if flight.spoilt is not None:
+            flight.spoilt.discard()
         return transfer
 
     def take_facts(self) -> list[Fact]:
@@ -244,20 +244,19 @@ class BlockManager:
 
     def _arrived(self, flight: Flight, result: TransferResult, pool: Pool, tier: TierKind) -> None:
         """Register what arrived whole, or drop it at once when the cache was reset meanwhile."""
-        follower = flight.follower if flight.follower and not flight.follower.has_landed else None
-        if result.failures and follower is not None:
-            follower.held_back = (flight, result)
-            return
         assert flight.fills is not None
-        registered = pool.register(flight.fills, result.failed)
+        spoilt = flight.fills.split(result.failed)
+        registered = pool.register(flight.fills)
         if flight.generation != self._flights.generation:
             pool.invalidate([key.hash for key in registered.new])
         else:
             self._tell(Stored, tier, registered.new)
-        if follower is not None:
-            follower.reads.append(registered.lease)
+        if flight.follower is not None and not flight.follower.has_landed:
+            flight.follower.reads.append(registered.lease)
+            flight.follower.spoilt = spoilt
         else:
             registered.lease.release()
+            spoilt.discard()
 
     def _forget_lost(self, transfer: Transfer, result: TransferResult) -> None:
         """Blocks whose stored copy is worthless leave the tier the transfer read from."""

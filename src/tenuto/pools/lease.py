@@ -7,6 +7,7 @@ collected without having been released gives its slots back and warns.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -97,6 +98,14 @@ class WritableLease(_SlotLease):
     """Exclusive lease on slots that are being filled; nobody else can see them."""
 
     __slots__ = ()
+
+    def split(self, indices: Collection[int]) -> WritableLease:
+        """Take the slots at these indices out of the lease, into one of their own."""
+        array = self.borrow(self._pool)
+        is_taken = np.zeros(len(array), bool)
+        is_taken[list(indices)] = True
+        self._array, self._slots = array[~is_taken], None
+        return WritableLease(self._pool, array[is_taken])
 
     def discard(self) -> None:
         """Give the slots up: their content is lost."""
