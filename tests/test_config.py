@@ -25,7 +25,7 @@ def test_sizes(text, size):
     assert parse_size(text, "s") == size
 
 
-@pytest.mark.parametrize("text", ["", "lots", "-1 GiB", "0", 0, -5, True, "1 XB", "GiB", "9" * 400, 1 << 70])
+@pytest.mark.parametrize("text", ["", "lots", "-1 GiB", "0", "0.4 B", 0, -5, True, "1 XB", "GiB", "9" * 400, 1 << 70])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ConfigError, match=r"^some\.setting: .* is not a size; write it as"):
         parse_size(text, "some.setting")

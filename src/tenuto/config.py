@@ -89,7 +89,7 @@ def parse_size(value: str | int, setting: str) -> int:
             return value
     elif isinstance(value, str):
         match = _SIZE.fullmatch(value)
-        if match and match[2] in _UNITS and 0 < float(match[1]) * _UNITS[match[2]] < _MOST_BYTES:
+        if match and match[2] in _UNITS and 1 <= float(match[1]) * _UNITS[match[2]] < _MOST_BYTES:
             return int(float(match[1]) * _UNITS[match[2]])
     raise ConfigError(f'{setting}: {value!r} is not a size; write it as "4 GiB", "512 MiB" or bytes')
 

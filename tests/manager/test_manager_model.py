@@ -156,4 +156,4 @@ class ManagerModel(RuleBasedStateMachine):
 
 
 TestManagerModel = ManagerModel.TestCase
-TestManagerModel.settings = settings(max_examples=3 * settings().max_examples, stateful_step_count=50)
+TestManagerModel.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=50)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tenuto.connectors.session.fingerprint import fingerprint_config, fingerprint_weights
+from tenuto.connectors.session.fingerprint import _VOLATILE, fingerprint_config, fingerprint_weights
 
 pytestmark = pytest.mark.unit
 
@@ -66,3 +66,30 @@ def test_a_configuration_counts_but_not_what_says_nothing_of_the_model():
     same = {"architectures": ["A"], "rope": {"theta": 1e4}, "hidden_size": 8, "_name_or_path": "/elsewhere"}
     assert fingerprint_config(config) == fingerprint_config(same)
     assert fingerprint_config(config) != fingerprint_config({**config, "rope": {"theta": 1e5}})
+
+
+@pytest.mark.parametrize("key", _VOLATILE)
+def test_keys_that_say_nothing_of_the_model_are_left_out_wherever_they_stand(key):
+    def config(value):
+        return {key: value, "text_config": {key: value, "layers": [{key: value, "size": 8}]}}
+
+    assert fingerprint_config(config("one")) == fingerprint_config(config("two"))
+    assert fingerprint_config(config("one")) != fingerprint_config({"text_config": {"layers": [{"size": 9}]}})
+
+
+def test_a_weight_file_alone_is_told_like_one_in_a_folder(folder):
+    file = folder / "model.safetensors"
+    assert fingerprint_weights(file) == fingerprint_weights(folder)
+    file.write_bytes(b"other")
+    assert fingerprint_weights(file) == fingerprint_weights(folder) != ""
+
+
+def test_weights_that_differ_behind_their_head_only_are_other_weights(folder):
+    """A header alone, as in safetensors, says nothing of the values."""
+    path = folder / "model.safetensors"
+    before, status = fingerprint_weights(folder), path.stat()
+    data = bytearray(path.read_bytes())
+    data[1 << 20 :] = bytes(len(data) - (1 << 20))
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert fingerprint_weights(folder) != before

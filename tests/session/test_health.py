@@ -67,3 +67,20 @@ def test_corruption_is_no_reason_to_pause():
     rig.leader.admit("b", list(range(8)), rig.leader.lookup(view, 0))
     rig.answer(rig.step(), failed={Route.DISK_TO_HOST: {3: Cause.CORRUPT}, Route.HOST_TO_DEVICE: {3: Cause.CORRUPT}})
     assert rig.leader.lookup(View("c", TOKENS), 0) == 3 * BLOCK  # the fourth is forgotten everywhere
+
+
+def test_a_load_that_timed_out_pauses_reads_and_not_writes():
+    rig = Rig(retry_s=10)
+    fill(rig, "a", 0)
+    rig.leader.manager.host.reset()
+    rig.leader.admit("b", list(range(8)), rig.leader.lookup(View("b", TOKENS), 0))
+    rig.answer(rig.step(), failed={Route.HOST_TO_DEVICE: dict.fromkeys(range(4), Cause.TIMEOUT)})
+    rig.leader.manager.host.reset()
+    assert rig.leader.lookup(View("c", TOKENS), 0) == 0
+    assert Route.HOST_TO_DISK in fill(rig, "d", 1000)
+    rig.clock.advance(9.9)
+    rig.step()
+    assert rig.leader.lookup(View("e", TOKENS), 0) == 0
+    rig.clock.advance(0.1)
+    rig.step()
+    assert rig.leader.lookup(View("f", TOKENS), 0) == 4 * BLOCK
