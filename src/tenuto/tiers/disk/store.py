@@ -38,8 +38,7 @@ class DiskSettings:
 class DiskStore:
     """See `tenuto.tiers.store.Store`. Owns the claimed folder until `close`.
 
-    Opening recovers: files that are not listed are deleted, rows without a whole file behind them are
-    dropped. Raises `StoreError` when the folder can't be opened at all.
+    Opening recovers; see `Growth.recover`. Raises `StoreError` when the folder can't be opened now.
     """
 
     def __init__(
@@ -55,11 +54,11 @@ class DiskStore:
         self._extent_bytes = codec.layout.extent_bytes
         self._files = wrap_files(DirectFiles(claim.folder))
         meta = _meta(codec)
-        self._manifest = _open_manifest(claim.folder, meta)
+        self._manifest, listed = _open_manifest(claim.folder, meta)
         self._growth = Growth(claim, self._files, self._manifest, settings.quota, self._extent_bytes)
         self._growth.recover(settings.file_bytes)
         self.recovered: list[tuple[int, BlockKey]] = [
-            entry for entry in self._manifest.blocks() if entry[0] < self._growth.slots.n_slots
+            entry for entry in listed if entry[0] < self._growth.slots.n_slots
         ]
         """(slot, key) of every block found when the store was opened, oldest first."""
         self.peers = Peers(claim.instance.parent, claim.instance.name, rank, meta)
@@ -151,8 +150,8 @@ def _meta(codec: ExtentCodec) -> dict[str, str]:
     }
 
 
-def _open_manifest(folder: Path, meta: dict[str, str]) -> Manifest:
-    """Open it for `meta`; one that is damaged is replaced, and its blocks are lost with it.
+def _open_manifest(folder: Path, meta: dict[str, str]) -> tuple[Manifest, list[tuple[int, BlockKey]]]:
+    """Open it for `meta`, with its blocks; one that is damaged is replaced, and its blocks are lost with it.
 
     Raises `StoreError` when it can't be read for another reason, which may pass: nothing is lost then.
     """
@@ -167,18 +166,17 @@ def _open_manifest(folder: Path, meta: dict[str, str]) -> Manifest:
     return _checked(Manifest(folder, is_network=is_network(folder)), meta)
 
 
-def _checked(manifest: Manifest, meta: dict[str, str]) -> Manifest:
-    """Read all of it once; what was made for something else is emptied."""
+def _checked(manifest: Manifest, meta: dict[str, str]) -> tuple[Manifest, list[tuple[int, BlockKey]]]:
+    """Read all of it, once; what was made for something else is emptied."""
     try:
         if manifest.meta() != meta:
             manifest.restart(meta)
         manifest.delete_other_epochs(0)
         SlotMap(manifest.files())
-        manifest.blocks()
+        return manifest, manifest.blocks()
     except StoreError:
         manifest.close()
         raise
-    return manifest
 
 
 def _failures(errors: Sequence[StoreError | None]) -> list[Failure]:
