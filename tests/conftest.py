@@ -1,9 +1,33 @@
 """Hypothesis: few examples and no deadlines; always the same ones in CI. `--hypothesis-profile=thorough` has more."""
 
+import logging
 import os
+from collections.abc import Callable, Iterator
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("tests", max_examples=50, deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile("tests")
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def our_log() -> Iterator[Callable[[], list[logging.LogRecord]]]:
+    """What tenuto logs, each record once, whatever an engine in this process did to the handlers."""
+    logger, kept = logging.getLogger("tenuto"), _Kept()
+    level = logger.level
+    logger.addHandler(kept)
+    logger.setLevel(logging.INFO)
+    yield lambda: kept.records
+    logger.removeHandler(kept)
+    logger.setLevel(level)

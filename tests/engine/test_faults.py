@@ -1,6 +1,5 @@
 """Storage goes wrong under a real engine: every output stays right, every fault is counted, none is served."""
 
-import logging
 import shutil
 import threading
 
@@ -14,20 +13,6 @@ pytestmark = pytest.mark.engine
 
 TOKENS = prompt(20, 500)  # 7 blocks of 64
 FAST = {"runtime": {"retry_s": 0.2, "load_timeout_s": 0.5}}
-
-
-@pytest.fixture
-def our_log(caplog):
-    """What tenuto logs, whatever vLLM did to the handlers."""
-    logger = logging.getLogger("tenuto")
-    logger.addHandler(caplog.handler)
-
-    def ours():
-        """Each record once, though two handlers may have seen it."""
-        return list({id(record): record for record in caplog.records if record.name.startswith("tenuto")}.values())
-
-    yield ours
-    logger.removeHandler(caplog.handler)
 
 
 def failures(figures):

@@ -1,7 +1,5 @@
 """A disk that fails is left alone for a while, and its fault is logged once."""
 
-import logging
-
 import pytest
 
 from tenuto.errors import Cause
@@ -22,16 +20,14 @@ def fill(rig, name, start, failed=None):
 
 
 @pytest.mark.parametrize("cause", [Cause.IO_ERROR, Cause.NO_SPACE])
-def test_writes_pause_after_a_refused_one_and_begin_again(cause, caplog):
-    caplog.set_level(logging.WARNING, "tenuto")
-    logging.getLogger("tenuto").propagate = True
+def test_writes_pause_after_a_refused_one_and_begin_again(cause, our_log):
     rig = Rig(retry_s=10)
     failed = {Route.HOST_TO_DISK: {0: cause, 1: cause}}
     assert Route.HOST_TO_DISK in fill(rig, "a", 0, failed)
     assert Route.HOST_TO_DISK not in fill(rig, "b", 1000)
     rig.clock.advance(10.0)
     assert Route.HOST_TO_DISK in fill(rig, "c", 2000, failed)
-    assert len([r for r in caplog.records if "host to disk failed" in r.getMessage()]) == 1
+    assert len([r for r in our_log() if "host to disk failed" in r.getMessage()]) == 1
     assert rig.leader.statistics()[f"failed.host_to_disk.{cause.value}"] == 4
 
 

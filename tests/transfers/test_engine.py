@@ -162,14 +162,14 @@ def test_loads_and_stages_are_not_refused_when_stores_are(rig):
 
 
 @pytest.mark.parametrize("route", Route)
-def test_an_unexpected_error_costs_that_transfer_only(rig, route, caplog):
+def test_an_unexpected_error_costs_that_transfer_only(rig, route, our_log):
     rig.movers.errors[1, "move"] = RuntimeError("bug")
     rig.submit(transfer(1, route), transfer(2, route))
     results = rig.results()
     assert causes(results[1]) == {0: Cause.IO_ERROR, 1: Cause.IO_ERROR}
     assert results[1].failures[0].message == "internal error"
     assert causes(results[2]) == {}
-    assert f"transfer 1 ({route.value}) failed" in caplog.text
+    assert [r.getMessage() for r in our_log()] == [f"transfer 1 ({route.value}) failed"]
 
 
 def test_an_unexpected_error_fails_its_follower_too(rig):
