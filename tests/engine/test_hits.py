@@ -18,7 +18,7 @@ class KVSpy:
         complete = manager.complete
 
         def spy(result):
-            transfer = manager._flights._flights[result.transfer_id].transfer
+            transfer = manager.flights._flights[result.transfer_id].transfer
             if transfer.pages:
                 seen = self.staged if transfer.route.value == "device_to_host" else self.loaded
                 for key, run in zip(transfer.keys, transfer.pages, strict=True):

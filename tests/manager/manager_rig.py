@@ -113,7 +113,7 @@ class Rig:
 
     def finish(self) -> None:
         """Let everything on its way end, and what follows from it."""
-        while self.manager._flights:
+        while self.manager.flights:
             for worker in self.workers:
                 worker.results = worker.run()
             assert any(worker.results for worker in self.workers), "the workers were not given every transfer"

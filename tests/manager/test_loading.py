@@ -164,10 +164,10 @@ def test_books_do_not_balance_while_leases_belong_to_nobody(make_rig):
     with pytest.raises(InvariantError, match="has leases, but nothing is on its way"):
         rig.manager.check()
     lease.release()
-    rig.manager._flights.arriving[chain.hashes[0]] = 99
+    rig.manager.flights.arriving[chain.hashes[0]] = 99
     with pytest.raises(InvariantError, match="arriving"):
         rig.manager.check()
-    rig.manager._flights.arriving.clear()
+    rig.manager.flights.arriving.clear()
 
 
 def test_statistics_count_what_moved_and_what_is_where(make_rig):

@@ -69,8 +69,9 @@ def test_a_block_on_its_way_is_worth_waiting_for(make_rig):
     rig.lose(HOST, chain)
     onboard = rig.onboard(rig.hit(chain))
     bring = onboard.transfers[0]
-    assert rig.lookup(chain) == Pending(bring.id)
-    assert rig.lookup(make_chain(1), 0) == Pending(bring.id)
+    assert bring.keys[0].hash == chain.hashes[0]
+    assert rig.lookup(chain) == rig.lookup(make_chain(1), 0) == Pending(chain.hashes[0])
+    assert rig.manager.flights.is_bringing(chain.hashes[0])
     rig.end(bring)
     rig.hit(chain).release()
 
@@ -79,7 +80,7 @@ def test_blocks_before_one_on_its_way_are_not_held_while_it_is_waited_for(make_r
     rig, chain = make_rig(n_host=8), make_chain(4)
     rig.keep(chain, 0, 2)
     (stage,) = rig.manager.offload(chain, 2, 4, pages(2))
-    assert rig.lookup(chain) == Pending(stage.id)
+    assert rig.lookup(chain) == Pending(chain.hashes[2])
     assert rig.manager.host.statistics().leased == 2  # those being staged
     rig.submit([stage])
 

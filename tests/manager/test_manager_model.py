@@ -60,8 +60,8 @@ class ManagerModel(RuleBasedStateMachine):
                     self.rig.onboard(hit)
                 else:
                     self.hits.append(hit)
-            case Pending(transfer_id):
-                assert self.manager._flights._flights[transfer_id].fills is not None
+            case Pending(block):
+                assert self.manager.flights._flights[self.manager.flights.arriving[block]].fills is not None
             case Miss():
                 if start < len(chain.hashes):
                     self.rig.offload(chain, start, failures=failed)
@@ -143,14 +143,14 @@ class ManagerModel(RuleBasedStateMachine):
             assert set(self.manager.host._slots) <= self.known, "a block of before the reset"
             assert self.manager.disk is None or set(self.manager.disk._slots) <= self.known
             on_their_way = [len(worker) + len(worker.results) for worker in self.workers]
-            assert max(on_their_way) <= len(self.manager._flights)
+            assert max(on_their_way) <= len(self.manager.flights)
 
     def teardown(self):
         if hasattr(self, "rig"):
             while self.hits:
                 self.hits.pop().release()
             self.rig.finish()
-            assert not self.manager._flights
+            assert not self.manager.flights
             for pool in self.rig.pools().values():
                 assert pool.statistics().leased == 0
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.unit
 
 
 def n_writing(rig) -> int:
-    return sum(len(flight.transfer.keys) for flight in rig.manager._flights._flights.values())
+    return sum(len(flight.transfer.keys) for flight in rig.manager.flights._flights.values())
 
 
 def backlog(rig) -> int:

@@ -121,7 +121,8 @@ class EngineModel:
             if not seq.is_running and not seq.awaited:
                 self._admit(seq, n_local_pages * PAGE, has_room=has_room)
         computed = [self._go_on(seq, n_tokens) for seq in self.seqs.values() if seq.is_running]
-        plan = self.leader.plan_step([(seq.view, progress) for seq, progress, _ in computed])
+        told = [(seq.view, progress) for seq, progress, _ in computed if self._is_worth_telling(progress)]
+        plan = self.leader.plan_step(told, is_idle=not computed)
         for name, awaited in plan.loads:
             seq = self.seqs[name]
             seq.awaited = {(rank, number) for rank in range(len(self.ranks)) for number in awaited}
@@ -185,6 +186,10 @@ class EngineModel:
         seq.pages = self._new_pages(seq, -(-seq.n_computed // PAGE))
         new, seq.n_told = seq.pages[seq.n_told :], len(seq.pages)
         return seq, Progress(view.request_id, seq.pages if is_whole else new, is_whole, seq.n_computed), start
+
+    def _is_worth_telling(self, progress: Progress) -> bool:
+        is_due = progress.n_computed >= self.leader.due.get(progress.request_id, 0)
+        return progress.is_whole_table or bool(progress.pages) or is_due
 
     def _compute(self, worker: RankWorker, seq: Seq, start: int) -> None:
         for at in range(start // PAGE):

@@ -41,10 +41,11 @@ class Rig:
 
     def step(self, *scheduled: tuple[View, int], pages_from: int = 100) -> StepPlan:
         """A step that computes each request up to so many tokens, with a whole table of made-up pages."""
-        return self.leader.plan_step(
+        progress = [
             (view, Progress(view.request_id, range(pages_from, pages_from + -(-n // PAGE)), True, n))
             for view, n in scheduled
-        )
+        ]
+        return self.leader.plan_step(progress, is_idle=not scheduled)
 
     def answer(self, plan: StepPlan, *, failed: dict[Route, dict[int, Cause]] | None = None) -> None:
         """Every rank did all that was planned, but for these failures of one rank."""

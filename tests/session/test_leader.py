@@ -201,7 +201,9 @@ def test_plans_and_reports_travel_by_pickle():
     rig = Rig()
     plan = rig.step((View("a", TOKENS), 3 * BLOCK))
     assert pickle.loads(pickle.dumps(plan)) == plan
-    report = WorkerReport(results={1: [TransferResult(1)]}, disks={0: Capacity(1, False)}, peers={"b": [(0, key(1))]})
+    report = WorkerReport(
+        results={1: [TransferResult(1)]}, disks={0: Capacity(1, False)}, peers={0: {"b": [(0, key(1))]}}
+    )
     assert pickle.loads(pickle.dumps(report)) == report
 
 

@@ -70,12 +70,42 @@ def test_blocks_beyond_the_common_size_are_not_recovered():
 
 
 def test_reports_of_a_step_are_merged():
-    one = WorkerReport({1: [TransferResult(1)]}, {0: Capacity(4, True)}, {"b": [(0, KEYS[0])]})
-    two = WorkerReport({1: [TransferResult(1)], 2: [TransferResult(2)]}, {1: Capacity(3, False)}, {"b": [(1, KEYS[1])]})
+    one = WorkerReport({1: [TransferResult(1)]}, {0: Capacity(4, True)}, {0: {"b": [(0, KEYS[0])]}})
+    two = WorkerReport(
+        {1: [TransferResult(1)], 2: [TransferResult(2)]}, {1: Capacity(3, False)}, {1: {"b": [(1, KEYS[1])]}}
+    )
     one.merge(two)
     assert {number: len(results) for number, results in one.results.items()} == {1: 2, 2: 1}
     assert one.disks == {0: Capacity(4, True), 1: Capacity(3, False)}
-    assert one.peers == {"b": [(0, KEYS[0]), (1, KEYS[1])]}
+    assert one.peers == {0: {"b": [(0, KEYS[0])]}, 1: {"b": [(1, KEYS[1])]}}
+
+
+def hear(rig: Rig, rank: int, *entries) -> int:
+    """A rank sees these listed by another engine: how many of its blocks count now."""
+    rig.leader.receive(WorkerReport(peers={rank: {"b": list(entries)}}))
+    return rig.leader.statistics()["peers"]
+
+
+def test_another_engines_block_counts_when_every_rank_has_seen_it_listed():
+    rig = Rig(world_size=2)
+    assert hear(rig, 0, (0, KEYS[0]), (1, KEYS[1])) == 0
+    assert hear(rig, 0, (0, KEYS[0])) == 0  # the same rank again says nothing new
+    assert hear(rig, 1, (1, KEYS[1]), (0, KEYS[2])) == 1  # slot 0 has another block by now
+    assert hear(rig, 0, (0, KEYS[2])) == 2
+    assert rig.leader.manager.peers.find(KEYS[2].hash) == ("b", 0)
+    assert rig.leader.manager.peers.find(KEYS[0].hash) is None
+
+
+def test_what_ranks_have_seen_at_the_start_counts_too():
+    rig = Rig(world_size=2, disk_slots=0)
+    disk = Capacity(8, is_growing=False)
+    shakes = [
+        Handshake(rank, LAYOUT.extent_bytes, NAMESPACE.digest, disk, peers={"b": entries})
+        for rank, entries in enumerate([[(0, KEYS[0]), (1, KEYS[1])], [(0, KEYS[0])]])
+    ]
+    rig.leader.connect(dict(enumerate(shakes)))
+    assert rig.leader.statistics()["peers"] == 1
+    assert hear(rig, 1, (1, KEYS[1])) == 2
 
 
 def test_a_load_is_over_for_the_leader_when_it_is_over_on_every_rank():

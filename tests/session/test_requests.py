@@ -28,7 +28,7 @@ def staged(plan: StepPlan) -> list[tuple[int, ...]]:
 
 
 def step(rig: Rig, view: View, n_computed: int, pages, *, is_whole: bool) -> StepPlan:
-    plan = rig.leader.plan_step([(view, Progress(view.request_id, pages, is_whole, n_computed))])
+    plan = rig.leader.plan_step([(view, Progress(view.request_id, pages, is_whole, n_computed))], is_idle=False)
     rig.answer(plan)
     return plan
 

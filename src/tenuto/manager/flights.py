@@ -81,9 +81,9 @@ class Flights:
                 self.overdue.discard(key.hash)
         return flight
 
-    def bringing(self, block: BlockHash) -> int | None:
-        """The transfer worth waiting for that brings a block into host memory, if there is one."""
-        return None if block in self.overdue else self.arriving.get(block)
+    def is_bringing(self, block: BlockHash) -> bool:
+        """Whether a transfer brings a block into host memory that is worth waiting for."""
+        return block in self.arriving and block not in self.overdue
 
     def give_up_on(self, keys: Iterable[BlockKey]) -> None:
         """A load of these was answered before what brings them has ended."""

@@ -31,11 +31,12 @@ class BlockManager:
         self.peers = BlockSet()
         self.counters: Counter[str] = Counter()
         """Blocks, by what happened to them."""
-        self._flights = Flights()
-        self._finder = Finder(host, disk, self.peers, self._flights.arriving)
+        self.flights = Flights()
+        """What is on its way."""
+        self._finder = Finder(host, disk, self.peers, self.flights.arriving)
         self._writes: WriteThrough | None = None
         if disk is not None:
-            self._writes = WriteThrough(host, disk, limits or Limits(), self._flights.arriving, self.counters)
+            self._writes = WriteThrough(host, disk, limits or Limits(), self.flights.arriving, self.counters)
         self._open_hits: set[int] = set()
         self._facts: list[Fact] = []
 
@@ -46,10 +47,9 @@ class BlockManager:
         spans = self._finder.find(chain, start)
         end = start + sum(len(span.keys) for span in spans)
         hit = Hit(start, tuple(spans), lambda hit: self._open_hits.discard(id(hit)))
-        transfer_id = self._flights.bringing(chain.hashes[end]) if end < len(chain.hashes) else None
-        if transfer_id is not None:
+        if end < len(chain.hashes) and self.flights.is_bringing(chain.hashes[end]):
             hit.release()
-            return Pending(transfer_id)
+            return Pending(chain.hashes[end])
         if not spans:
             return Miss()
         self._open_hits.add(id(hit))
@@ -79,7 +79,7 @@ class BlockManager:
             if block in self.host:
                 if self._writes is not None:
                     self._writes.queue(chain.key(index))
-            elif block not in self._flights.arriving:
+            elif block not in self.flights.arriving:
                 wanted.append(index)
         lease, wanted = self._allocate_host(wanted)
         if not wanted:
@@ -90,7 +90,7 @@ class BlockManager:
         self.host.apply(lease, keys)
         slots = tuple(lease.slots)
         runs = tuple(pages[index - start] for index in wanted)
-        stage = self._flights.launch(Route.DEVICE_TO_HOST, keys, targets=slots, pages=runs, blocks=blocks, fills=lease)
+        stage = self.flights.launch(Route.DEVICE_TO_HOST, keys, targets=slots, pages=runs, blocks=blocks, fills=lease)
         write = self._writes.admit(keys, slots) if self._writes is not None else None
         if write is None:
             return [stage.transfer]
@@ -107,7 +107,7 @@ class BlockManager:
 
     def complete(self, result: TransferResult) -> Transfer:
         """Take in how a transfer ended on all ranks; the transfer."""
-        flight = self._flights.land(result.transfer_id)
+        flight = self.flights.land(result.transfer_id)
         transfer = flight.transfer
         for failure in result.failures:
             self.counters[f"failed.{transfer.route.value}.{failure.cause.value}"] += 1
@@ -122,7 +122,7 @@ class BlockManager:
                 self._arrived(flight, result, self.disk, TierKind.DISK)
                 self._writes.ended(transfer.keys)
             case Route.HOST_TO_DEVICE | Route.DISK_TO_DEVICE:
-                self._flights.give_up_on(transfer.keys[index] for index in result.failed)
+                self.flights.give_up_on(transfer.keys[index] for index in result.failed)
         self._forget_lost(transfer, result)
         for lease in flight.reads:
             lease.release()
@@ -157,7 +157,7 @@ class BlockManager:
 
     def reset(self) -> None:
         """Forget every block; what is on its way is dropped when it arrives."""
-        self._flights.generation += 1
+        self.flights.generation += 1
         self.host.reset()
         self._facts.append(Cleared(TierKind.HOST))
         if self.disk is not None:
@@ -170,7 +170,7 @@ class BlockManager:
     @property
     def has_pending(self) -> bool:
         """Whether transfers are on their way, or wait to be sent."""
-        return bool(self._flights or self._writes)
+        return bool(self.flights or self._writes)
 
     def statistics(self) -> dict[str, int]:
         """Counters, and what is where now, in blocks."""
@@ -182,50 +182,48 @@ class BlockManager:
                 f"{pool.name}.leased": s.leased, f"{pool.name}.evictions": s.evictions,
             }  # fmt: skip
         backlog = 0 if self._writes is None else len(self._writes)
-        return figures | {"flights": len(self._flights), "backlog": backlog, "peers": len(self.peers)}
+        return figures | {"flights": len(self.flights), "backlog": backlog, "peers": len(self.peers)}
 
     def check(self) -> None:
         """Raise `InvariantError` unless the books balance."""
-        self._flights.check()
+        self.flights.check()
         for pool in [self.host] if self.disk is None else [self.host, self.disk]:
             pool.check()
-            is_idle = not self._flights and not self._open_hits
+            is_idle = not self.flights and not self._open_hits
             if is_idle and pool.statistics().leased:
                 raise InvariantError(f"{pool!r} has leases, but nothing is on its way")
 
     def __repr__(self) -> str:
-        return f"<BlockManager {self.host!r} {self.disk!r} {len(self._flights)} in flight>"
+        return f"<BlockManager {self.host!r} {self.disk!r} {len(self.flights)} in flight>"
 
     # -- inside -------------------------------------------------------------------------------------
 
     def _load_host(self, span: Span, pages: tuple[PageRun, ...]) -> list[Transfer]:
-        load = self._flights.launch(
-            Route.HOST_TO_DEVICE, span.keys, sources=span.slots, pages=pages, reads=[span.lease]
-        )
+        load = self.flights.launch(Route.HOST_TO_DEVICE, span.keys, sources=span.slots, pages=pages, reads=[span.lease])
         return [load.transfer]
 
     def _load_disk(self, span: Span, pages: tuple[PageRun, ...]) -> list[Transfer]:
         """Through host memory, where the blocks stay; straight, when there is no room or they came there meanwhile."""
-        is_here = any(key.hash in self.host or key.hash in self._flights.arriving for key in span.keys)
+        is_here = any(key.hash in self.host or key.hash in self.flights.arriving for key in span.keys)
         answer = Full(0) if is_here else self.host.allocate(len(span.keys))
         if isinstance(answer, Full):
-            direct = self._flights.launch(
+            direct = self.flights.launch(
                 Route.DISK_TO_DEVICE, span.keys, sources=span.slots, pages=pages, volume=span.volume, reads=[span.lease]
             )
             return [direct.transfer]
         self._tell(Removed, TierKind.HOST, answer.evicted)
         self.host.apply(answer.lease, span.keys)
         slots = tuple(answer.lease.slots)
-        bring = self._flights.launch(
+        bring = self.flights.launch(
             Route.DISK_TO_HOST, span.keys, sources=span.slots, targets=slots, volume=span.volume,
             reads=[span.lease], fills=answer.lease,
         )  # fmt: skip
-        load = self._flights.launch(Route.HOST_TO_DEVICE, span.keys, sources=slots, pages=pages, after=bring)
+        load = self.flights.launch(Route.HOST_TO_DEVICE, span.keys, sources=slots, pages=pages, after=bring)
         return [bring.transfer, load.transfer]
 
     def _write(self, write: PlannedWrite, after: Flight | None = None) -> Transfer:
         self._tell(Removed, TierKind.DISK, write.evicted)
-        flight = self._flights.launch(
+        flight = self.flights.launch(
             Route.HOST_TO_DISK, write.keys, sources=write.host_slots, targets=tuple(write.lease.slots),
             after=after, reads=[write.reads], fills=write.lease,
         )  # fmt: skip
@@ -247,7 +245,7 @@ class BlockManager:
         assert flight.fills is not None
         spoilt = flight.fills.split(result.failed)
         registered = pool.register(flight.fills)
-        if flight.generation != self._flights.generation:
+        if flight.generation != self.flights.generation:
             pool.invalidate([key.hash for key in registered.new])
         else:
             self._tell(Stored, tier, registered.new)

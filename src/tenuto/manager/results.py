@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tenuto.manager.facts import TierKind
 from tenuto.pools import Lease
-from tenuto.tokens import BlockKey
+from tenuto.tokens import BlockHash, BlockKey
 from tenuto.transfers.plan import Transfer
 
 
@@ -53,9 +53,9 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The next block is on its way into host memory by transfer `transfer_id`: ask again."""
+    """`block`, the next one, is on its way into host memory: ask again."""
 
-    transfer_id: int
+    block: BlockHash
 
 
 @dataclass(frozen=True, slots=True)

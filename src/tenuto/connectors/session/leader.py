@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tenuto.connectors.session.health import DiskHealth
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
+from tenuto.connectors.session.ranks import Ranks
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
 from tenuto.errors import ConfigError
@@ -17,9 +18,11 @@ from tenuto.manager import BlockManager, Limits, Miss, Pending
 from tenuto.pools import Pool
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import HashChain
-from tenuto.transfers.plan import Transfer, TransferResult, merge_results
+from tenuto.transfers.plan import Transfer, TransferResult
 
 logger = logging.getLogger(__name__)
+
+_NEVER = 1 << 62
 
 
 class Leader:
@@ -36,15 +39,16 @@ class Leader:
         """Tokens asked for and found, and loads."""
         self._namespace = setup.namespace
         self._health = DiskHealth(self.manager, setup.config.runtime.retry_s, clock)
+        self.due: dict[str, int] = {}
+        """By request: with fewer tokens computed than this and no new pages, a step of it is none of our business."""
         self._trackers: dict[str, RequestTracker] = {}
         self._now: list[Transfer] = []
         self._loads: list[tuple[str, frozenset[int]]] = []
         self._loading: dict[int, str] = {}  # requests, by the transfers their loads wait for
         self._resets: list[Reset] = []
-        self._disks: dict[int, Capacity] = {}  # by rank
         self._is_connected = False
         """Whether it was heard what is on disk; before, its slots must not be used."""
-        self._partial: dict[int, list[TransferResult]] = {}  # results that not all ranks have given
+        self._ranks = Ranks(setup.world_size)
 
     # -- start --------------------------------------------------------------------------------------
 
@@ -59,18 +63,16 @@ class Leader:
                     "start all processes from the same model folder and settings"
                 )
         self._is_connected = self.manager.disk is not None
-        self._disks = {shake.rank: shake.disk for shake in shakes if shake.disk is not None}
-        if self.manager.disk is None or len(self._disks) < len(shakes) or not shakes:
+        disk = self._resize_disk({rank: shake.disk for rank, shake in workers.items() if shake.disk is not None})
+        if disk is None:
             return
-        n_slots = self._resize_disk()
-        common = set(shakes[0].recovered).intersection(*(shake.recovered for shake in shakes[1:]))
-        found = [e for e in shakes[0].recovered if e in common and e[0] < n_slots]
+        found = self._ranks.recovered(workers, disk.n_slots)
         self.manager.restore_disk(found)
-        for volume, entries in shakes[0].peers.items():
+        for volume, entries in self._ranks.peers({rank: shake.peers for rank, shake in workers.items()}):
             self.manager.peers.add(volume, entries)
         logger.info(
             "tenuto: disk tier: %d blocks found here, %d of other engines, %d slots so far",
-            len(found), len(self.manager.peers), n_slots,
+            len(found), len(self.manager.peers), disk.n_slots,
         )  # fmt: skip
 
     # -- requests -----------------------------------------------------------------------------------
@@ -87,11 +89,15 @@ class Leader:
             return 0
         if tracker.hit is not None and tracker.hit_at == n_computed:
             return self._n_external(tracker)
+        if tracker.waits_for is not None and self.manager.flights.is_bringing(tracker.waits_for):
+            return None
         tracker.drop_hit()
         tracker.extend(view.n_tokens)
         block_tokens = self.setup.layout.block_tokens
+        tracker.waits_for = None
         match self.manager.lookup(tracker.chain, n_computed // block_tokens):
-            case Pending():
+            case Pending(block):
+                tracker.waits_for = block
                 return None
             case Miss():
                 return 0
@@ -127,18 +133,20 @@ class Leader:
     def finish(self, request_id: str) -> None:
         """The request has ended, for whatever reason."""
         tracker = self._trackers.pop(request_id, None)
+        self.due.pop(request_id, None)
         if tracker is not None:
             tracker.drop_hit()
 
     # -- steps --------------------------------------------------------------------------------------
 
-    def plan_step(self, scheduled: Iterable[tuple[RequestView, Progress]]) -> StepPlan:
-        """What the workers have to do in this step."""
+    def plan_step(self, scheduled: Iterable[tuple[RequestView, Progress]], *, is_idle: bool) -> StepPlan:
+        """What the workers have to do in this step, which computes nothing at all when `is_idle`.
+
+        Of `scheduled`, requests may be left out that get no pages and stay below `due`.
+        """
         self._health.update()
         after_forward: list[Transfer] = []
-        is_idle = True
         for view, progress in scheduled:
-            is_idle = False
             after_forward += self._keep(view, progress)
         now = [*self._now, *self.manager.pump()]
         plan = StepPlan(tuple(now), tuple(after_forward), tuple(self._loads), tuple(self._resets), is_idle)
@@ -147,18 +155,11 @@ class Leader:
 
     def receive(self, report: WorkerReport) -> None:
         """Take in what the workers did."""
-        for transfer_id in sorted(report.results):
-            results = self._partial.setdefault(transfer_id, [])
-            results += report.results[transfer_id]
-            if len(results) == self.setup.world_size:
-                del self._partial[transfer_id]
-                result = merge_results(results)
-                self._ended(result)
-        if report.disks and self._is_connected:
-            self._disks |= report.disks
-            if len(self._disks) == self.setup.world_size:
-                self._resize_disk()
-        for volume, entries in report.peers.items():
+        for result in self._ranks.ended(report.results):
+            self._ended(result)
+        if report.disks:
+            self._resize_disk(report.disks)
+        for volume, entries in self._ranks.peers(report.peers):
             self.manager.peers.add(volume, entries)
         self.manager.take_facts()  # nobody subscribes yet
 
@@ -195,12 +196,11 @@ class Leader:
         transfer = self.manager.complete(result)
         self._health.note(transfer.route, result)
 
-    def _resize_disk(self) -> int:
-        """A slot has the same number on every rank: there are as many as the smallest has."""
-        n_slots = min(disk.n_slots for disk in self._disks.values())
-        least = [disk for disk in self._disks.values() if disk.n_slots == n_slots]
-        self.manager.resize_disk(n_slots, is_growing=all(disk.is_growing for disk in least))
-        return n_slots
+    def _resize_disk(self, news: Mapping[int, Capacity]) -> Capacity | None:
+        disk = self._ranks.disk(news) if self._is_connected else None
+        if disk is not None:
+            self.manager.resize_disk(disk.n_slots, is_growing=disk.is_growing)
+        return disk
 
     def _track(self, view: RequestView) -> RequestTracker:
         tracker = self._trackers.get(view.request_id)
@@ -220,20 +220,23 @@ class Leader:
     def _keep(self, view: RequestView, progress: Progress) -> list[Transfer]:
         """Stage the blocks that this step fills."""
         if not view.is_cacheable:
+            self.due[view.request_id] = _NEVER
             return []
         tracker = self._track(view)
         if progress.is_whole_table:
             tracker.pages = list(progress.pages)
         else:
             tracker.pages += progress.pages
-        n_known = view.n_tokens
-        if not self.setup.config.runtime.cache_generated:
-            n_known = view.n_prompt_tokens
-        n_full = min(progress.n_computed, n_known) // self.setup.layout.block_tokens
-        if not self.setup.keeps_trailing_block:
-            n_full -= 1
+        block_tokens = self.setup.layout.block_tokens
+        keeps_generated = self.setup.config.runtime.cache_generated
+        n_known = view.n_tokens if keeps_generated else view.n_prompt_tokens
+        n_trailing = 0 if self.setup.keeps_trailing_block else 1
+        n_full = min(progress.n_computed, n_known) // block_tokens - n_trailing
+        due = (max(n_full, tracker.n_stored) + 1 + n_trailing) * block_tokens
+        is_over = tracker.is_stale or (due > n_known and not keeps_generated)
+        self.due[view.request_id] = _NEVER if is_over else due
         if n_full <= tracker.n_stored or tracker.is_stale:
             return []
-        tracker.extend(n_full * self.setup.layout.block_tokens)
+        tracker.extend(n_full * block_tokens)
         start, tracker.n_stored = tracker.n_stored, n_full
         return self.manager.offload(tracker.chain, start, n_full, tracker.runs(start, n_full))

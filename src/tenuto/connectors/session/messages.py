@@ -52,12 +52,12 @@ class WorkerReport:
     results: dict[int, list[TransferResult]] = field(default_factory=dict[int, list[TransferResult]])
     disks: dict[int, Capacity] = field(default_factory=dict[int, Capacity])
     """By rank, of those whose disk has changed."""
-    peers: dict[str, Entries] = field(default_factory=dict[str, Entries])
+    peers: dict[int, dict[str, Entries]] = field(default_factory=dict[int, dict[str, Entries]])
+    """By rank and instance: blocks of other engines that appeared."""
 
     def merge(self, other: WorkerReport) -> None:
         """Add another rank's report of the same step."""
         for transfer_id, results in other.results.items():
             self.results.setdefault(transfer_id, []).extend(results)
         self.disks |= other.disks
-        for volume, entries in other.peers.items():
-            self.peers.setdefault(volume, []).extend(entries)
+        self.peers |= other.peers

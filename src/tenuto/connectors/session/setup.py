@@ -47,6 +47,11 @@ class Setup:
         return n
 
     @property
+    def split(self) -> str:
+        """How the ranks share a block: engines with another split can't use each other's folders."""
+        return f"tp{self.world_size}"
+
+    @property
     def has_disk(self) -> bool:
         """Whether there is a disk tier."""
         return bool(self.config.tiers.disk.path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tenuto.manager import Hit
-from tenuto.tokens import ExtraKeys, HashChain
+from tenuto.tokens import BlockHash, ExtraKeys, HashChain
 from tenuto.transfers.plan import PageRun
 
 
@@ -72,6 +72,8 @@ class RequestTracker:
     hit: Hit | None = None
     hit_at: int = 0
     """Tokens the engine had when the hit was found."""
+    waits_for: BlockHash | None = None
+    """A block on its way into host memory that the last lookup ended at."""
     may_load: bool = True
     """Until a load of it has failed: it is computed then, once and for all."""
     is_stale: bool = False

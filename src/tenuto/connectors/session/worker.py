@@ -145,7 +145,7 @@ class Worker:
         if not results and not peers and disk == self._told:
             return None
         self._told = disk
-        return WorkerReport(results, {} if disk is None else {self.rank: disk}, peers)
+        return WorkerReport(results, {} if disk is None else {self.rank: disk}, {self.rank: peers} if peers else {})
 
     def shutdown(self) -> None:
         """Let pending writes end, up to the deadline, and close."""
@@ -244,7 +244,7 @@ def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
     disk = setup.config.tiers.disk
     root = Path(disk.path).expanduser()
     try:
-        mine = claim(root, setup.namespace, setup.engine_id, rank)
+        mine = claim(root, setup.namespace, setup.engine_id, rank, setup.split)
         try:
             settings = DiskSettings(
                 _quota(disk, root, codec.layout.extent_bytes),

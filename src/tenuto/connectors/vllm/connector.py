@@ -165,7 +165,8 @@ class TenutoConnector(KVConnectorBase_V1):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """The step's plan."""
-        return TenutoMetadata(self.leader.plan_step(self._progress(scheduler_output)))
+        is_idle = not scheduler_output.num_scheduled_tokens
+        return TenutoMetadata(self.leader.plan_step(self._progress(scheduler_output), is_idle=is_idle))
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Take in the workers' results."""
@@ -206,7 +207,8 @@ class TenutoConnector(KVConnectorBase_V1):
         return view
 
     def _progress(self, output: SchedulerOutput) -> Iterator[tuple[VllmRequest, Progress]]:
-        scheduled = output.num_scheduled_tokens
+        """The requests that new pages or full blocks make worth looking at: few of those that generate."""
+        scheduled, due = output.num_scheduled_tokens, self.leader.due
         for new in output.scheduled_new_reqs:
             if view := self._requests.get(new.req_id):
                 n_after = new.num_computed_tokens + scheduled[new.req_id]
@@ -215,6 +217,8 @@ class TenutoConnector(KVConnectorBase_V1):
         for request_id, pages, n_computed in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
+            if pages is None and n_computed + scheduled[request_id] < due.get(request_id, 0):
+                continue
             if view := self._requests.get(request_id):
                 is_whole = request_id in cached.resumed_req_ids
                 n_after = n_computed + scheduled[request_id]

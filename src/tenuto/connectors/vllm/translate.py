@@ -41,19 +41,24 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
     spec = _only_spec(kv_cache_config)
     n_layers = len(kv_cache_config.kv_cache_groups[0].layer_names)
     n_heads, head_dim = spec.num_kv_heads, spec.head_size
+    parallel = vllm_config.parallel_config
+    heads = _head_range(
+        vllm_config.model_config.get_total_num_kv_heads(), parallel.tensor_parallel_size,
+        parallel.rank % parallel.tensor_parallel_size, n_heads,
+    )  # fmt: skip
     dtype = DTYPES.get(spec.dtype)
     if dtype is None:
         raise UnsupportedModelError(f"kv_cache_dtype: {spec.dtype} is not supported; use auto, float16 or bfloat16")
     token_bytes = n_heads * 2 * head_dim * dtype.itemsize
     block_tokens = choose_block_tokens(config.layout.block_tokens, spec.block_size, token_bytes)
-    layout = ExtentLayout(block_tokens, (0, n_layers), (0, n_heads), head_dim, head_dim, dtype)
+    layout = ExtentLayout(block_tokens, (0, n_layers), heads, head_dim, head_dim, dtype)
     return Setup(
         config=config,
         namespace=_namespace(vllm_config, layout),
         layout=layout,
         page_tokens=spec.block_size,
         engine_id=transfer.engine_id or "",
-        world_size=vllm_config.parallel_config.world_size,
+        world_size=parallel.world_size,
         keeps_trailing_block=vllm_config.speculative_config is None,
     )
 
@@ -116,7 +121,6 @@ class VllmRequest:
 def _refuse_unsupported(vllm_config: VllmConfig) -> None:
     parallel = vllm_config.parallel_config
     too_many = {
-        "tensor_parallel_size": parallel.tensor_parallel_size,
         "pipeline_parallel_size": parallel.pipeline_parallel_size,
         "prefill_context_parallel_size": getattr(parallel, "prefill_context_parallel_size", 1),
         "decode_context_parallel_size": parallel.decode_context_parallel_size,
@@ -147,6 +151,17 @@ def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
         f"this model's KV cache ({type(spec).__name__}) is not supported by tenuto yet, only full attention with "
         "equal K and V heads is; start vLLM without tenuto"
     )
+
+
+def _head_range(total: int, n_ranks: int, rank: int, n_heads: int) -> tuple[int, int]:
+    """The KV heads of a tensor-parallel rank, half-open. Several ranks have the same one when there are too few."""
+    start = rank * total // n_ranks
+    if n_heads != max(1, total // n_ranks):
+        raise UnsupportedModelError(
+            f"tensor_parallel_size: {n_heads} KV heads on each of {n_ranks} ranks are not the model's {total}; "
+            "start vLLM without tenuto"
+        )
+    return start, start + n_heads
 
 
 def _namespace(vllm_config: VllmConfig, layout: ExtentLayout) -> Namespace:

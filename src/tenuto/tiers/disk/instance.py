@@ -55,8 +55,10 @@ def root_lock(root: Path) -> Generator[None]:
         os.close(fd)
 
 
-def claim(root: Path, namespace: Namespace, owner: str, rank: int) -> Claim:
-    """Take a folder for rank `rank` of engine `owner`: its own, a dead engine's, or a new one.
+def claim(root: Path, namespace: Namespace, owner: str, rank: int, split: str = "tp1") -> Claim:
+    """Take a folder for rank `rank` of engine `owner`: its own, a dead engine's of the same `split`, or a new one.
+
+    `split` says how the ranks of an engine share a block: a folder's extents are of no use to another.
 
     Raises `ConfigError` naming the setting when the root can't be written, `StoreError` for a reason that may pass.
     """
@@ -67,10 +69,11 @@ def claim(root: Path, namespace: Namespace, owner: str, rank: int) -> Claim:
             home.mkdir(exist_ok=True)
             described = msgspec.json.format(msgspec.json.encode(namespace.describe()))
             (home / "namespace.json").write_bytes(described + b"\n")
-            instance = _find(home, owner, rank) or _new(home)
+            instance = _find(home, owner, rank, split) or _new(home)
             folder = instance / f"rank-{rank}"
             folder.mkdir(parents=True, exist_ok=True)
             (instance / "owner").write_text(owner)
+            (instance / "split").write_text(split)
             fd = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
             if not _try_lock(fd):
                 os.close(fd)
@@ -141,13 +144,16 @@ def is_network(path: Path) -> bool:
     return kind in _NETWORK or kind.startswith("fuse.")
 
 
-def _find(home: Path, owner: str, rank: int) -> Path | None:
-    found = instances(home)
+def _find(home: Path, owner: str, rank: int, split: str) -> Path | None:
+    found = [path for path in instances(home) if _read(path / "split") == split]
     for path in found:
-        owned = path / "owner"
-        if owned.exists() and owned.read_text() == owner and not _is_rank_locked(path, rank):
+        if _read(path / "owner") == owner and not _is_rank_locked(path, rank):
             return path
     return next((path for path in found if not is_alive(path)), None)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace") if path.is_file() else ""
 
 
 def _new(home: Path) -> Path:

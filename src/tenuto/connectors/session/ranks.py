@@ -1,0 +1,65 @@
+"""What the ranks of an engine say, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tenuto.connectors.session.messages import Entries, Handshake
+from tenuto.tiers.store import Capacity
+from tenuto.tokens import BlockKey
+from tenuto.transfers.plan import TransferResult, merge_results
+
+
+class Ranks:
+    """A transfer has ended, a disk has a slot, a block of another engine is there: when it is so on every rank.
+
+    A slot has the same number on every rank.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._disks: dict[int, Capacity] = {}
+        self._partial: dict[int, list[TransferResult]] = {}  # by transfer
+        self._seen: dict[tuple[str, int], tuple[BlockKey, set[int]]] = {}  # blocks of others that some ranks see
+
+    def recovered(self, shakes: Mapping[int, Handshake], n_slots: int) -> Entries:
+        """The blocks that every rank found in the first `n_slots` slots, oldest first."""
+        first, *others = shakes.values()
+        common = set(first.recovered).intersection(*(shake.recovered for shake in others))
+        return [entry for entry in first.recovered if entry in common and entry[0] < n_slots]
+
+    def disk(self, news: Mapping[int, Capacity]) -> Capacity | None:
+        """The slots that all ranks have, after `news`; None while a rank has no disk."""
+        self._disks |= news
+        if len(self._disks) < self._world_size:
+            return None
+        n_slots = min(disk.n_slots for disk in self._disks.values())
+        least = [disk for disk in self._disks.values() if disk.n_slots == n_slots]
+        return Capacity(n_slots, is_growing=all(disk.is_growing for disk in least))
+
+    def ended(self, results: Mapping[int, list[TransferResult]]) -> Iterator[TransferResult]:
+        """Transfers that have now ended on all ranks, in id order, with what failed on any."""
+        for transfer_id in sorted(results):
+            known = self._partial.setdefault(transfer_id, [])
+            known += results[transfer_id]
+            if len(known) == self._world_size:
+                yield merge_results(self._partial.pop(transfer_id))
+
+    def peers(self, news: Mapping[int, Mapping[str, Entries]]) -> Iterator[tuple[str, Entries]]:
+        """(instance, blocks of it) that all ranks have now seen listed."""
+        for rank, found in news.items():
+            for volume, entries in found.items():
+                yield volume, [entry for entry in entries if self._is_seen(rank, volume, *entry)]
+
+    def _is_seen(self, rank: int, volume: str, slot: int, key: BlockKey) -> bool:
+        if self._world_size == 1:
+            return True
+        known, ranks = self._seen.get((volume, slot), (key, set[int]()))
+        if known != key:  # the slot has another block by now
+            ranks = set[int]()
+        ranks.add(rank)
+        self._seen[volume, slot] = key, ranks
+        if len(ranks) < self._world_size:
+            return False
+        del self._seen[volume, slot]
+        return True

@@ -1,0 +1,39 @@
+"""Tensor parallel 2: both ranks fill and hit, restart, and fail together."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HIT = 256  # of 300 tokens
+
+
+def run(model, root, what):
+    command = [sys.executable, "-m", "tests.engine.two_ranks", model, root, what]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=dict(os.environ), capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_two_ranks_fill_hit_restart_and_recompute_together(model, tmp_path):
+    first = run(model, tmp_path / "root", "first")
+    outputs = [output for n_cached, output in first["cold"]]
+    assert [n_cached for n_cached, _ in first["cold"]] == [0] * 4
+    assert first["host"] == [[HIT, outputs[0]]]
+    again = run(model, tmp_path / "root", "again")
+    assert again["disk"] == [[HIT, outputs[0]]]
+    assert again["errors"][0][1] == outputs[1]
+    assert again["hangs"][0][1] == outputs[2]
+    assert again["works again"] == [[HIT, outputs[3]]]
+    figures = again["figures"]
+    assert figures["failed.disk_to_host.io_error"] == 4  # one rank of two; counted once
+    assert figures["failed.host_to_device.timeout"] == 4
+    assert figures["requests"] == figures["host.leased"] == figures["disk.leased"] == figures["flights"] == 0
