@@ -2,63 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
+from tenuto.cli.bench.tinymodel import LlamaShape, make_llama
 
-N_LAYERS, N_KV_HEADS, HEAD_DIM, VOCAB = 4, 2, 32, 512
+SHAPE = LlamaShape(n_layers=4, n_kv_heads=2, head_dim=32, vocab=512)
 PAGE_TOKENS = 32
 BLOCK_TOKENS = 64
 
 
 def make_model(folder: Path, *, seed: int = 0) -> Path:
     """Write config and weights of a 4-layer Llama in float32; same seed, same weights."""
-    hidden, inter, heads = 128, 256, 4
-    config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden,
-        "intermediate_size": inter, "num_hidden_layers": N_LAYERS, "num_attention_heads": heads,
-        "num_key_value_heads": N_KV_HEADS, "head_dim": HEAD_DIM, "vocab_size": VOCAB,
-        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32",
-        "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    rng = torch.Generator().manual_seed(seed)
-
-    def some(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=rng) * 0.08
-
-    weights = {
-        "model.embed_tokens.weight": some(VOCAB, hidden),
-        "model.norm.weight": torch.ones(hidden),
-        "lm_head.weight": some(VOCAB, hidden),
-    }
-    for i in range(N_LAYERS):
-        p = f"model.layers.{i}."
-        weights |= {
-            p + "input_layernorm.weight": torch.ones(hidden),
-            p + "post_attention_layernorm.weight": torch.ones(hidden),
-            p + "self_attn.q_proj.weight": some(heads * HEAD_DIM, hidden),
-            p + "self_attn.k_proj.weight": some(N_KV_HEADS * HEAD_DIM, hidden),
-            p + "self_attn.v_proj.weight": some(N_KV_HEADS * HEAD_DIM, hidden),
-            p + "self_attn.o_proj.weight": some(hidden, heads * HEAD_DIM),
-            p + "mlp.gate_proj.weight": some(inter, hidden),
-            p + "mlp.up_proj.weight": some(inter, hidden),
-            p + "mlp.down_proj.weight": some(hidden, inter),
-        }
-    save_file(weights, folder / "model.safetensors")
-    return folder
+    return make_llama(folder, SHAPE, seed=seed)
 
 
 def prompt(seed: int, n_tokens: int) -> list[int]:
     """Random token ids."""
     rng = random.Random(seed)
-    return [rng.randrange(3, VOCAB) for _ in range(n_tokens)]
+    return [rng.randrange(3, SHAPE.vocab) for _ in range(n_tokens)]
 
 
 def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

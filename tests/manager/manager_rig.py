@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tenuto.errors import Cause
-from tenuto.manager import BlockManager, Cleared, Hit, Limits, Lookup, Onboard, Removed, Stored, TierKind
+from tenuto.manager import BlockManager, Cleared, Filled, Hit, Limits, Lookup, Onboard, Removed, Stored, TierKind
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool
 from tenuto.testing.simulation import SimulatedWorker
@@ -63,7 +63,7 @@ class Rig:
     ) -> list[Transfer]:
         """Submitted to the workers; blocks of the stage in `failures` fail on the last one."""
         stop = len(chain.hashes) if stop is None else stop
-        return self.submit(self.manager.offload(chain, start, stop, pages(stop - start)), failures)
+        return self.submit(self.manager.offload([Filled(chain, start, pages(stop - start))]), failures)
 
     def keep(self, chain: HashChain, start: int = 0, stop: int | None = None) -> None:
         """Offloaded, and all that follows from it."""

@@ -3,7 +3,7 @@
 import pytest
 
 from tenuto.errors import Cause
-from tenuto.manager import Limits, Miss
+from tenuto.manager import Filled, Limits, Miss
 from tenuto.testing.blocks import make_chain
 from tests.manager.manager_rig import DISK, HOST, pages, routes
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 
 def test_new_blocks_are_staged_with_their_tokens_and_pages(make_rig):
     rig, chain = make_rig(), make_chain(3)
-    (stage,) = rig.manager.offload(chain, 1, 3, pages(2))
+    (stage,) = rig.manager.offload([Filled(chain, 1, pages(2))])
     assert routes([stage]) == ["device_to_host"]
     assert stage.keys == (chain.key(1), chain.key(2))
     assert stage.blocks == (chain.block(1), chain.block(2))
@@ -42,8 +42,8 @@ def test_a_block_that_failed_to_be_staged_is_nowhere(make_rig):
 def test_what_is_in_host_memory_or_on_its_way_there_is_not_staged_again(make_rig):
     rig, chain = make_rig(), make_chain(4)
     rig.keep(chain, 0, 2)
-    (stage,) = rig.manager.offload(chain, 2, 3, pages(1))
-    (second,) = rig.manager.offload(chain, 0, 4, pages(4))
+    (stage,) = rig.manager.offload([Filled(chain, 2, pages(1))])
+    (second,) = rig.manager.offload([Filled(chain, 0, pages(4))])
     assert second.keys == (chain.key(3),)
     assert list(second.pages) == pages(4)[3:]
     rig.submit([stage, second])
@@ -153,3 +153,15 @@ def test_a_write_into_a_disk_slot_waits_for_the_load_that_reads_it(make_rig):
     rig.end(write)
     rig.end(load)
     assert [key.hash for key in rig.facts.believed[DISK] if key.hash in other.hashes]
+
+
+def test_blocks_of_several_requests_leave_in_one_transfer_each_once(make_rig):
+    rig = make_rig(n_host=4, n_disk=8)
+    one, same, other = make_chain(2), make_chain(3), make_chain(2, seed=1)
+    filled = [Filled(one, 0, pages(2)), Filled(same, 0, pages(3)), Filled(other, 0, pages(2))]
+    stage, write = rig.manager.offload(filled)
+    assert [key.hash for key in stage.keys] == [*one.hashes, same.hashes[2], other.hashes[0]]  # no room for the last
+    assert stage.pages == (*pages(2), pages(3)[2], pages(1)[0])
+    assert write.keys == stage.keys
+    assert rig.manager.counters["skipped.host_full"] == 1
+    rig.submit([stage, write])

@@ -3,7 +3,7 @@
 import pytest
 
 from tenuto.errors import Cause
-from tenuto.manager import Hit, Miss, Pending
+from tenuto.manager import Filled, Hit, Miss, Pending
 from tenuto.testing.blocks import make_chain, make_keys
 from tests.manager.manager_rig import DISK, HOST, pages, routes
 
@@ -79,7 +79,7 @@ def test_a_block_on_its_way_is_worth_waiting_for(make_rig):
 def test_blocks_before_one_on_its_way_are_not_held_while_it_is_waited_for(make_rig):
     rig, chain = make_rig(n_host=8), make_chain(4)
     rig.keep(chain, 0, 2)
-    (stage,) = rig.manager.offload(chain, 2, 4, pages(2))
+    (stage,) = rig.manager.offload([Filled(chain, 2, pages(2))])
     assert rig.lookup(chain) == Pending(chain.hashes[2])
     assert rig.manager.host.statistics().leased == 2  # those being staged
     rig.submit([stage])

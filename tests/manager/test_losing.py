@@ -3,7 +3,7 @@
 import pytest
 
 from tenuto.errors import Cause
-from tenuto.manager import Cleared, Limits, Miss, Removed, Stored
+from tenuto.manager import Cleared, Filled, Limits, Miss, Removed, Stored
 from tenuto.testing.blocks import make_chain
 from tests.manager.manager_rig import DISK, HOST, pages, routes
 
@@ -161,12 +161,12 @@ def facts(rig) -> list:
 def test_facts_are_told_in_the_order_things_happened(make_rig):
     rig, chain, other = make_rig(n_host=2, n_disk=2), make_chain(2), make_chain(2, seed=1)
     keys, others = ((c.key(0), c.key(1)) for c in (chain, other))
-    stage, write = rig.manager.offload(chain, 0, 2, pages(2))
+    stage, write = rig.manager.offload([Filled(chain, 0, pages(2))])
     assert facts(rig) == []
     for result in rig.worker.run([stage, write]):
         rig.manager.complete(result)
     assert facts(rig) == [Stored(HOST, keys), Stored(DISK, keys)]
-    stage, write = rig.manager.offload(other, 0, 2, pages(2))
+    stage, write = rig.manager.offload([Filled(other, 0, pages(2))])
     assert facts(rig) == [Removed(HOST, keys[::-1]), Removed(DISK, keys[::-1])]
     for result in rig.worker.run([stage, write]):
         rig.manager.complete(result)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenuto.manager import Limits
+from tenuto.manager import Filled, Limits
 from tenuto.testing.blocks import make_chain
 from tests.manager.manager_rig import DISK, HOST, pages, routes
 
@@ -93,7 +93,7 @@ def test_what_is_still_being_staged_keeps_its_place(make_rig):
     rig = make_rig(n_host=8, n_disk=8, limits=Limits(max_writes=2))
     _, write = rig.offload(make_chain(2))
     rig.report()
-    (stage,) = rig.manager.offload(make_chain(2, seed=1), 0, 2, pages(2))
+    (stage,) = rig.manager.offload([Filled(make_chain(2, seed=1), 0, pages(2))])
     rig.end(write)
     assert rig.pump() == []
     assert backlog(rig) == 2

@@ -7,13 +7,14 @@ Never: touches torch, files, clocks or threads; so one core serves engines, test
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.manager import BlockManager
-from tenuto.manager.results import Hit, Limits, Lookup, Miss, Onboard, Pending
+from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending
 
 __all__ = [
     "BlockManager",
     "BlockSet",
     "Cleared",
     "Fact",
+    "Filled",
     "Hit",
     "Limits",
     "Lookup",

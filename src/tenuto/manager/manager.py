@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tenuto.errors import InvariantError
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.finder import Finder
 from tenuto.manager.flights import Flight, Flights
-from tenuto.manager.results import Hit, Limits, Lookup, Miss, Onboard, Pending, Span
+from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending, Span
 from tenuto.manager.writethrough import PlannedWrite, WriteThrough
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Allocated, Full, Pool, WritableLease
-from tenuto.tokens import BlockKey, HashChain
+from tenuto.tokens import BlockHash, BlockKey, HashChain
 from tenuto.transfers.plan import Route, Transfer, TransferResult
 
 
@@ -68,28 +68,29 @@ class BlockManager:
 
     # -- keeping ------------------------------------------------------------------------------------
 
-    def offload(self, chain: HashChain, start: int, stop: int, pages: Sequence[PageRun]) -> list[Transfer]:
-        """Stage blocks [start, stop) of the chain from the device, and write them through to disk.
+    def offload(self, filled: Iterable[Filled]) -> list[Transfer]:
+        """Stage blocks from the device, all of a step together, and write them through to disk.
 
-        `pages` are those of block `start` and on. A block that is in host memory is not staged again.
+        A block that is in host memory, or on its way there, is not staged again.
         """
-        wanted: list[int] = []
-        for index in range(start, stop):
-            block = chain.hashes[index]
-            if block in self.host:
-                if self._writes is not None:
-                    self._writes.queue(chain.key(index))
-            elif block not in self.flights.arriving:
-                wanted.append(index)
-        lease, wanted = self._allocate_host(wanted)
-        if not wanted:
+        wanted: dict[BlockHash, tuple[HashChain, int, PageRun]] = {}
+        for chain, start, pages in filled:
+            for index, run in enumerate(pages, start):
+                block = chain.hashes[index]
+                if block in self.host:
+                    if self._writes is not None:
+                        self._writes.queue(chain.key(index))
+                elif block not in self.flights.arriving:
+                    wanted.setdefault(block, (chain, index, run))
+        lease = self._allocate_host(len(wanted))
+        staged = list(wanted.values())[: len(lease)]
+        if not staged:
             lease.discard()
             return []
-        blocks = tuple(chain.block(index) for index in wanted)
+        blocks = tuple(chain.block(index) for chain, index, _ in staged)
         keys = tuple(block.key for block in blocks)
         self.host.apply(lease, keys)
-        slots = tuple(lease.slots)
-        runs = tuple(pages[index - start] for index in wanted)
+        slots, runs = tuple(lease.slots), tuple(run for _, _, run in staged)
         stage = self.flights.launch(Route.DEVICE_TO_HOST, keys, targets=slots, pages=runs, blocks=blocks, fills=lease)
         write = self._writes.admit(keys, slots) if self._writes is not None else None
         if write is None:
@@ -229,16 +230,15 @@ class BlockManager:
         )  # fmt: skip
         return flight.transfer
 
-    def _allocate_host(self, wanted: list[int]) -> tuple[WritableLease, list[int]]:
-        """Slots for as many of the wanted blocks as there is room for, the first ones first."""
-        answer = self.host.allocate(len(wanted))
+    def _allocate_host(self, n: int) -> WritableLease:
+        """As many of `n` slots as there are to be had."""
+        answer = self.host.allocate(n)
         if isinstance(answer, Full):
-            self.counters["skipped.host_full"] += len(wanted) - answer.available
-            wanted = wanted[: answer.available]
-            answer = self.host.allocate(len(wanted))
+            self.counters["skipped.host_full"] += n - answer.available
+            answer = self.host.allocate(answer.available)
         assert isinstance(answer, Allocated)
         self._tell(Removed, TierKind.HOST, answer.evicted)
-        return answer.lease, wanted
+        return answer.lease
 
     def _arrived(self, flight: Flight, result: TransferResult, pool: Pool, tier: TierKind) -> None:
         """Register what arrived whole, or drop it at once when the cache was reset meanwhile."""

@@ -1,13 +1,15 @@
-"""The closed unions a manager answers with."""
+"""What a manager is given, and the closed unions it answers with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tenuto.manager.facts import TierKind
+from tenuto.memory.pages import PageRun
 from tenuto.pools import Lease
-from tenuto.tokens import BlockHash, BlockKey
+from tenuto.tokens import BlockHash, BlockKey, HashChain
 from tenuto.transfers.plan import Transfer
 
 
@@ -72,6 +74,14 @@ class Onboard:
 
     transfers: tuple[Transfer, ...]
     awaited: frozenset[int]
+
+
+class Filled(NamedTuple):
+    """Blocks of a chain from `start` on that a step of the engine has filled, one page run each."""
+
+    chain: HashChain
+    start: int
+    pages: Sequence[PageRun]
 
 
 @dataclass(frozen=True, slots=True)

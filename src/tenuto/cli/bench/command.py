@@ -66,18 +66,34 @@ def run_disk(options: Options, bar: Bar) -> Measured:
     return Measured(figures, file_system(options.folder), versions)
 
 
-BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {"hash": run_hash, "pool": run_pool, "disk": run_disk}
+def run_scheduler(options: Options, bar: Bar) -> Measured:
+    """The connector's time on vLLM's scheduler thread (needs vLLM for the CPU)."""
+    if find_spec("vllm") is None:
+        raise ConfigError("missing: vllm; run this in the environment that has it")
+    from tenuto.cli.bench.scheduler import SchedulerSizes, measure_scheduler
+
+    quick = SchedulerSizes(n_running=8, n_prompt=64, n_steps=8, n_long=256, n_rounds=2)
+    return Measured(measure_scheduler(quick if options.is_quick else SchedulerSizes(), bar))
+
+
+BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
+    "hash": run_hash,
+    "pool": run_pool,
+    "disk": run_disk,
+    "scheduler": run_scheduler,
+}
 
 TARGETS: dict[str, dict[str, tuple[str, float]]] = {
     "hash": {"tokens_per_s_16": ("≥", 10_000_000)},
     "pool": {"match_8192_ms": ("≤", 2), "allocate_register_us": ("≤", 3), "bytes_per_block": ("≤", 400)},
     "disk": {"read_over_fio": ("≥", 0.85), "write_over_fio": ("≥", 0.85)},
+    "scheduler": {"step_ms_median": ("≤", 0.3), "admit_32k_ms": ("≤", 6)},
 }
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Add the subcommand `bench`."""
-    lines = [f"  {name:<6}{run.__doc__}" for name, run in BENCHES.items()]
+    lines = [f"  {name:<11}{run.__doc__}" for name, run in BENCHES.items()]
     parser = commands.add_parser(
         "bench",
         help="how fast the parts are on this machine",

@@ -14,7 +14,7 @@ from tenuto.connectors.session.ranks import Ranks
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
 from tenuto.errors import ConfigError
-from tenuto.manager import BlockManager, Limits, Miss, Pending
+from tenuto.manager import BlockManager, Filled, Limits, Miss, Pending
 from tenuto.pools import Pool
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import HashChain
@@ -145,9 +145,8 @@ class Leader:
         Of `scheduled`, requests may be left out that get no pages and stay below `due`.
         """
         self._health.update()
-        after_forward: list[Transfer] = []
-        for view, progress in scheduled:
-            after_forward += self._keep(view, progress)
+        filled = [kept for view, progress in scheduled if (kept := self._filled(view, progress)) is not None]
+        after_forward = self.manager.offload(filled) if filled else []
         now = [*self._now, *self.manager.pump()]
         plan = StepPlan(tuple(now), tuple(after_forward), tuple(self._loads), tuple(self._resets), is_idle)
         self._now, self._loads, self._resets = [], [], []
@@ -217,11 +216,11 @@ class Leader:
         end = (tracker.hit.start + tracker.hit.n_blocks) * self.setup.layout.block_tokens
         return end - tracker.hit_at
 
-    def _keep(self, view: RequestView, progress: Progress) -> list[Transfer]:
-        """Stage the blocks that this step fills."""
+    def _filled(self, view: RequestView, progress: Progress) -> Filled | None:
+        """The blocks of a request that this step fills, if any."""
         if not view.is_cacheable:
             self.due[view.request_id] = _NEVER
-            return []
+            return None
         tracker = self._track(view)
         if progress.is_whole_table:
             tracker.pages = list(progress.pages)
@@ -236,7 +235,7 @@ class Leader:
         is_over = tracker.is_stale or (due > n_known and not keeps_generated)
         self.due[view.request_id] = _NEVER if is_over else due
         if n_full <= tracker.n_stored or tracker.is_stale:
-            return []
+            return None
         tracker.extend(n_full * block_tokens)
         start, tracker.n_stored = tracker.n_stored, n_full
-        return self.manager.offload(tracker.chain, start, n_full, tracker.runs(start, n_full))
+        return Filled(tracker.chain, start, tracker.runs(start, n_full))
