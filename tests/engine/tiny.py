@@ -32,30 +32,34 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def vllm_options(root: Path, tenuto: dict[str, Any] | None = None) -> dict[str, Any]:
+    """vLLM's settings for the tiny model with our connector; `tenuto` changes the connector's."""
+    settings = merged(
+        {
+            "layout": {"block_tokens": BLOCK_TOKENS},
+            "tiers": {"host": {"capacity": "64 MiB"}, "disk": {"path": str(root), "capacity": "256 MiB"}},
+        },
+        tenuto or {},
+    )
+    return {
+        "skip_tokenizer_init": True, "enforce_eager": True, "dtype": "float32", "block_size": PAGE_TOKENS,
+        "kv_cache_memory_bytes": 16 << 20, "max_model_len": 2048, "max_num_seqs": 8,
+        "distributed_executor_backend": "uni", "disable_log_stats": False,
+        "kv_transfer_config": {
+            "kv_connector": "TenutoConnector", "kv_connector_module_path": "tenuto.connectors.vllm",
+            "kv_role": "kv_both", "kv_connector_extra_config": settings,
+        },
+    }  # fmt: skip
+
+
 class Engine:
     """A real vLLM engine with our connector. `tenuto` changes the connector's settings, `options` vLLM's."""
 
     def __init__(self, model: Path, root: Path, tenuto: dict[str, Any] | None = None, **options: Any) -> None:
         from vllm import LLM
 
-        settings = merged(
-            {
-                "layout": {"block_tokens": BLOCK_TOKENS},
-                "tiers": {"host": {"capacity": "64 MiB"}, "disk": {"path": str(root), "capacity": "256 MiB"}},
-            },
-            tenuto or {},
-        )
-        defaults: dict[str, Any] = {
-            "skip_tokenizer_init": True, "enforce_eager": True, "dtype": "float32", "block_size": PAGE_TOKENS,
-            "kv_cache_memory_bytes": 16 << 20, "max_model_len": 2048, "max_num_seqs": 8,
-            "distributed_executor_backend": "uni", "disable_log_stats": False,
-            "kv_transfer_config": {
-                "kv_connector": "TenutoConnector", "kv_connector_module_path": "tenuto.connectors.vllm",
-                "kv_role": "kv_both", "kv_connector_extra_config": settings,
-            },
-        }  # fmt: skip
         try:
-            self.llm = LLM(model=str(model), **(defaults | options))
+            self.llm = LLM(model=str(model), **(vllm_options(root, tenuto) | options))
         except Exception:
             _end_vllm()
             raise

@@ -74,7 +74,6 @@ def _wait(vllm_worker: Any) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     engine = Engine(
         Path(sys.argv[1]), Path(sys.argv[2]), SETTINGS, tensor_parallel_size=2, distributed_executor_backend="mp"

@@ -1,4 +1,4 @@
-"""Tensor parallel 2: both ranks fill and hit, restart, and fail together."""
+"""Several ranks: tensor-parallel ones fill, hit, restart and fail together; data-parallel ones share the disk."""
 
 import json
 import os
@@ -14,21 +14,22 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HIT = 256  # of 300 tokens
 
 
-def run(model, root, what):
-    command = [sys.executable, "-m", "tests.engine.two_ranks", model, root, what]
+def run(module, *arguments):
+    command = [sys.executable, "-m", f"tests.engine.{module}", *arguments]
+    environment = os.environ | {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
     done = subprocess.run(
-        command, cwd=REPOSITORY, env=dict(os.environ), capture_output=True, text=True, timeout=500, check=False
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_two_ranks_fill_hit_restart_and_recompute_together(model, tmp_path):
-    first = run(model, tmp_path / "root", "first")
+    first = run("two_ranks", model, tmp_path / "root", "first")
     outputs = [output for n_cached, output in first["cold"]]
     assert [n_cached for n_cached, _ in first["cold"]] == [0] * 4
     assert first["host"] == [[HIT, outputs[0]]]
-    again = run(model, tmp_path / "root", "again")
+    again = run("two_ranks", model, tmp_path / "root", "again")
     assert again["disk"] == [[HIT, outputs[0]]]
     assert again["errors"][0][1] == outputs[1]
     assert again["hangs"][0][1] == outputs[2]
@@ -37,3 +38,11 @@ def test_two_ranks_fill_hit_restart_and_recompute_together(model, tmp_path):
     assert figures["failed.disk_to_host.io_error"] == 4  # one rank of two; counted once
     assert figures["failed.host_to_device.timeout"] == 4
     assert figures["requests"] == figures["host.leased"] == figures["disk.leased"] == figures["flights"] == 0
+
+
+@pytest.mark.scale  # four minutes of starting processes
+def test_a_data_parallel_engine_reads_what_the_other_wrote(model, tmp_path):
+    answers = run("data_parallel", model, tmp_path / "root")
+    (n_cold, output), *hits = answers.values()
+    assert n_cold == 0
+    assert hits == [[HIT, output], [HIT, output]]
