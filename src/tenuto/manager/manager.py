@@ -243,7 +243,7 @@ class BlockManager:
     def _arrived(self, flight: Flight, result: TransferResult, pool: Pool, tier: TierKind) -> None:
         """Register what arrived whole, or drop it at once when the cache was reset meanwhile."""
         assert flight.fills is not None
-        spoilt = flight.fills.split(result.failed)
+        spoilt = flight.fills.split(result.failed) if result.failures else None
         registered = pool.register(flight.fills)
         if flight.generation != self.flights.generation:
             pool.invalidate([key.hash for key in registered.new])
@@ -254,7 +254,8 @@ class BlockManager:
             flight.follower.spoilt = spoilt
         else:
             registered.lease.release()
-            spoilt.discard()
+            if spoilt is not None:
+                spoilt.discard()
 
     def _forget_lost(self, transfer: Transfer, result: TransferResult) -> None:
         """Blocks whose stored copy is worthless leave the tier the transfer read from."""
