@@ -142,6 +142,10 @@ def test_a_disk_without_room_fails(tmp_path, free, status):
     said(disk.check_space(tmp_path, free), status, "free")
 
 
+def test_the_default_capacity_counts_what_is_ours_already(tmp_path):
+    said(disk.check_space(tmp_path, 30 * GIB, 10 * GIB), Status.OK, '30.0 GiB free; capacity "auto" is 20.0 GiB')
+
+
 def test_rates_are_judged_by_what_a_load_needs():
     findings = {f.name: f for f in disk.judge(Rates(GIB, is_direct=True, write=2.5e9, read=0.4e9))}
     said(findings["direct I/O"], Status.OK, "works")

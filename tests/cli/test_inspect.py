@@ -124,7 +124,7 @@ def test_a_damaged_manifest_is_one_line_and_the_rest_goes_on(open_disk, root, st
     assert inspect(root)[0] == 0
     code, found = inspect(root, "--verify")
     damaged, good = ranks_of(found)
-    assert damaged["is_damaged"]
+    assert damaged["is_unreadable"]
     assert damaged["fault"].count("\n") == 0
     assert good["blocks"] == found["verified"]["good"] == 3
     assert len(found["verified"]["unread"]) == 1
@@ -192,11 +192,11 @@ def test_a_folder_just_claimed_has_no_manifest_and_is_not_damaged(root):
     mine = claim(root, NAMESPACE, "engine", 0)
     code, found = inspect(root, "--verify")
     (rank,) = ranks_of(found)
-    assert (rank["fault"], rank["is_damaged"], rank["engine"], code) == ("no manifest yet", False, "living", 0)
+    assert (rank["fault"], rank["is_unreadable"], rank["engine"], code) == ("no manifest yet", False, "living", 0)
     os.close(mine.lock_fd)
 
 
-def test_a_folder_that_cannot_be_read_is_one_note_and_the_rest_goes_on(open_disk, root, monkeypatch):
+def test_a_folder_that_cannot_be_read_is_one_line_and_the_rest_goes_on(open_disk, root, monkeypatch, capsys):
     first, second = open_disk(), open_disk()
     first.close()
     second.close()
@@ -212,7 +212,9 @@ def test_a_folder_that_cannot_be_read_is_one_note_and_the_rest_goes_on(open_disk
     monkeypatch.setattr(module, "_survey_rank", refuse)
     (model,) = survey(root, frozenset()).models
     assert [rank.folder for rank in model.ranks] == [second.folder]
-    assert model.notes == ["rank-0 can't be read (Permission denied)"]
+    assert model.unread == [f"{first.folder.relative_to(root)} can't be read (Permission denied)"]
+    assert main(["inspect", str(root), "--verify"]) == 1
+    assert "can't be read (Permission denied)" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

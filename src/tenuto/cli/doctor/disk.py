@@ -66,9 +66,9 @@ def check_file_system(folder: Path, kind: str, *, is_remote: Callable[[Path], bo
     return ok("file system", text)
 
 
-def check_space(folder: Path, free: int) -> Finding:
-    """Room for a disk tier of the default capacity. `free`: bytes."""
-    text = f'{size_text(free)} free; capacity "auto" would take {size_text(int(AUTO_SHARE * free))} of it'
+def check_space(folder: Path, free: int, ours: int = 0) -> Finding:
+    """Room for a disk tier of the default capacity. `free`, and `ours` already: bytes."""
+    text = f'{size_text(free)} free; capacity "auto" is {size_text(int(AUTO_SHARE * (free + ours)))}'
     fix = f"free some of {printable(str(folder))}, or choose a folder on another disk (tiers.disk.path)"
     if free < LEAST_FREE_BYTES:
         return fail("space", f"only {text}", fix)
@@ -101,7 +101,7 @@ def examine_disk(folder: Path, free: int, begin: Begin, moved: Moved) -> tuple[l
     if n_bytes < LEAST_SCRATCH_BYTES:
         return [fail("disk rates", "no room to measure", "free some space, or give another folder with --path")], None
     try:
-        scratch = Path(tempfile.mkdtemp(prefix="doctor-", dir=folder))
+        scratch = Path(tempfile.mkdtemp(prefix="tenuto-doctor-", dir=folder))
     except OSError as error:
         what = f"can't write to {printable(str(folder))} ({error.strerror})"
         return [

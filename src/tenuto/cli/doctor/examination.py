@@ -12,6 +12,7 @@ from pathlib import Path
 from tenuto.cli.doctor import devices, disk, lanes, machine, software
 from tenuto.cli.doctor.finding import Finding, Status, warn
 from tenuto.tiers.disk.instance import file_system
+from tenuto.tiers.disk.quota import used_bytes
 
 Check = Callable[[], Finding | list[Finding]]
 
@@ -60,7 +61,7 @@ def examine(path: Path, begin: disk.Begin, moved: disk.Moved, top: Path = Path("
         ],
         "disk": [
             ("file system", lambda: disk.check_file_system(folder, file_system(folder))),
-            ("space", lambda: disk.check_space(folder, shutil.disk_usage(folder).free)),
+            ("space", lambda: disk.check_space(folder, shutil.disk_usage(folder).free, used_bytes(path))),
             ("disk rates", rates),
         ],
         "software": [

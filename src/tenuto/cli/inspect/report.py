@@ -61,6 +61,7 @@ def _show_model(model: Model, console: Console) -> None:
         )
     if model.ranks:
         console.print(_table(model.ranks))
+    _lines(console, model.unread, "red")
     notes = [*model.notes, *(f"{rank.name}: {note}" for rank in model.ranks for note in rank.notes)]
     _lines(console, notes, "yellow")
 
@@ -74,7 +75,7 @@ def _table(ranks: list[RankFolder]) -> Table:
     table.add_column("")
     for rank in ranks:
         oldest, newest = (_age(stamp) for stamp in rank.stamps or (None, None))
-        colour = "red" if rank.is_damaged else "yellow"
+        colour = "red" if rank.is_unreadable else "yellow"
         table.add_row(
             rank.name, rank.holder.value, f"{rank.n_blocks:,}", size_text(rank.used_bytes),
             size_text(rank.allocated_bytes), oldest, newest, f"[{colour}]{escape(rank.fault)}[/]",
@@ -83,7 +84,6 @@ def _table(ranks: list[RankFolder]) -> Table:
 
 
 def _show_verdict(verdict: Verdict, console: Console) -> None:
-    console.print()
     bad = [f"{bad.rank} slot {bad.slot} {bad.hash}: {bad.cause.value}: {bad.message}" for bad in verdict.bad]
     _lines(console, [f"not verified: {line}" for line in verdict.unread] + bad, "red")
     words = f"{verdict.n_good:,} good, {len(verdict.bad):,} bad"
@@ -100,6 +100,7 @@ def _model_json(root: Root, model: Model) -> dict[str, Any]:
         "identity": model.namespace.describe() if model.namespace else None,
         "tokens": model.n_tokens,
         "notes": model.notes,
+        "unread": model.unread,
         "ranks": [_rank_json(root, rank) for rank in model.ranks],
     }
 
@@ -118,7 +119,7 @@ def _rank_json(root: Root, rank: RankFolder) -> dict[str, Any]:
         "oldest": oldest,
         "newest": newest,
         "fault": rank.fault,
-        "is_damaged": rank.is_damaged,
+        "is_unreadable": rank.is_unreadable,
         "notes": rank.notes,
     }
 

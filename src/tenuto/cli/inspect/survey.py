@@ -42,8 +42,8 @@ class RankFolder:
     holder: Holder
     listing: Listing | None = None
     fault: str = ""
-    is_damaged: bool = False
-    """The fault is damage: not merely another format or an engine that has just started."""
+    is_unreadable: bool = False
+    """The fault hides blocks that this tenuto should see: not another format, nor an engine that has just started."""
     format: str = ""
     """The format version that the manifest says; "" for none."""
     extent_bytes: int = 0
@@ -83,6 +83,8 @@ class Model:
     namespace: Namespace | None
     ranks: list[RankFolder] = field(default_factory=list[RankFolder])
     notes: list[str] = field(default_factory=list[str])
+    unread: list[str] = field(default_factory=list[str])
+    """Folders in it that can't be looked into, one line each."""
 
     @property
     def n_tokens(self) -> int:
@@ -132,15 +134,15 @@ def _survey_model(root: Root, home: Path, held: frozenset[Inode] | None) -> Mode
     model = Model(home, _namespace(home))
     if model.namespace is None:
         model.notes.append("namespace.json is missing or not this folder's: which model it is can't be told")
-    with _noting(model.notes, home):
+    with _noting(model, home):
         found = instances(home)
         root.strays += _strays(home, {"namespace.json", *(path.name for path in found)})
         for instance in found:
-            with _noting(model.notes, instance):
+            with _noting(model, instance):
                 ranks = _ranks(instance)
                 root.strays += _strays(instance, {"owner", *(path.name for path in ranks.values())})
                 for number, path in sorted(ranks.items()):
-                    with _noting(model.notes, path):
+                    with _noting(model, path):
                         model.ranks.append(_survey_rank(root, model, path, number, held))
     return model
 
@@ -156,7 +158,7 @@ def _survey_rank(root: Root, model: Model, folder: Path, number: int, held: froz
         _read_manifest(rank, model)
     except StoreError as error:
         rank.fault = "no manifest yet" if error.cause is Cause.MISSING else " ".join(str(error).split())
-        rank.is_damaged = error.cause is Cause.CORRUPT
+        rank.is_unreadable = error.cause is not Cause.MISSING
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if _POOL_FILE.fullmatch(path.name)}
     rank.allocated_bytes = sum(sizes.values())
     root.strays += _strays(folder, {"lock", *_MANIFEST, *sizes})
@@ -219,11 +221,11 @@ def _strays(folder: Path, known: set[str]) -> list[Stray]:
 
 
 @contextmanager
-def _noting(notes: list[str], folder: Path) -> Generator[None]:
-    """Make an operating system's error one line of `notes`, and go on behind the block."""
+def _noting(model: Model, folder: Path) -> Generator[None]:
+    """Make an operating system's error one line of the model's, and go on behind the block."""
     try:
         yield
     except FileNotFoundError:
-        notes.append(f"{folder.name} was removed meanwhile")
+        model.notes.append(f"{folder.name} was removed meanwhile")
     except OSError as error:
-        notes.append(f"{folder.name} can't be read ({error.strerror})")
+        model.unread.append(f"{folder.relative_to(model.folder.parent)} can't be read ({error.strerror})")

@@ -47,7 +47,7 @@ class Verdict:
     n_rewritten: int = 0
     bad: list[Bad] = field(default_factory=list[Bad])
     unread: list[str] = field(default_factory=list[str])
-    """Damaged folders, whose blocks can't be told; one line each."""
+    """Folders whose blocks can't be told; one line each."""
 
     @property
     def is_good(self) -> bool:
@@ -59,9 +59,10 @@ def verify(root: Root, moved: Moved) -> Verdict:
     """Read all blocks that `root` listed."""
     verdict = Verdict()
     for model in root.models:
+        verdict.unread += model.unread
         for rank in model.ranks:
             where = rank.folder.relative_to(root.folder)
-            if rank.is_damaged:
+            if rank.is_unreadable:
                 verdict.unread.append(f"{where}: {rank.fault}")
             elif rank.listing is not None and rank.listing.rows:
                 try:
