@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from tenuto import __version__
 from tenuto.cli.bench import command as bench
 from tenuto.cli.demo import command as demo
+from tenuto.cli.doctor import command as doctor
+from tenuto.cli.inspect import command as inspect
 from tenuto.errors import TenutoError
 
 EXIT_FAILED = 1
@@ -22,6 +24,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.add_parser(commands)
     bench.add_parser(commands)
+    inspect.add_parser(commands)
+    doctor.add_parser(commands)
     return parser
 
 

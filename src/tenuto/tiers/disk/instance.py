@@ -126,16 +126,31 @@ def remove_dead(instance: Path) -> None:
             shutil.rmtree(instance.parent)
 
 
-def file_system(path: Path) -> str:
-    """The type of the file system `path` lies on, as the kernel names it."""
-    best, kind = "", "unknown"
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a path lies: the mount's folder, the kernel's name of its type, its device as (major, minor)."""
+
+    folder: str
+    kind: str
+    device: tuple[int, int]
+
+
+def mount_of(path: Path) -> Mount:
+    """The mount that `path` lies on."""
+    best = Mount("", "unknown", (0, 0))
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
-        mount = fields.split()[4]
-        inside = str(path.resolve()).startswith(mount.rstrip("/") + "/") or mount == "/"
-        if inside and len(mount) >= len(best):
-            best, kind = mount, rest.split()[0]
-    return kind
+        _, _, device, _, folder, *_ = fields.split()
+        inside = f"{path.resolve()}/".startswith(folder.rstrip("/") + "/")
+        if inside and len(folder) >= len(best.folder):
+            major, _, minor = device.partition(":")
+            best = Mount(folder, rest.split()[0], (int(major), int(minor)))
+    return best
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system `path` lies on, as the kernel names it."""
+    return mount_of(path).kind
 
 
 def is_network(path: Path) -> bool:

@@ -36,8 +36,8 @@ _LAST_STAMP = 1 << 62
 
 
 @contextmanager
-def _mapped(what: str) -> Generator[None]:
-    """Map SQLite's errors; the only place that sees them."""
+def mapped(what: str) -> Generator[None]:
+    """Map SQLite's errors to `StoreError`; the only place that sees them."""
     try:
         yield
     except sqlite3.Error as error:
@@ -54,7 +54,7 @@ class Manifest:
         """Listed blocks; read it without a lock."""
         self.epoch = 0
         """The epoch that blocks are listed under; set it without a lock, then delete the others."""
-        with _mapped("open"):
+        with mapped("open"):
             self._db = sqlite3.connect(folder / NAME, isolation_level=None, check_same_thread=False, timeout=10)
             self._db.execute(f"PRAGMA journal_mode={'DELETE' if is_network else 'WAL'}")
             self._db.execute("PRAGMA synchronous=NORMAL")
@@ -83,7 +83,7 @@ class Manifest:
     def files(self) -> dict[int, int]:
         """Slots of each listed file."""
         with self._reading("files") as db:
-            return _counts(db.execute("SELECT number, n_slots FROM files"))
+            return file_counts(db.execute("SELECT number, n_slots FROM files"))
 
     def add_file(self, number: int, n_slots: int) -> None:
         """List a file whose slots are all pre-written."""
@@ -132,21 +132,21 @@ class Manifest:
         """(slot, key) of every block, oldest first."""
         with self._reading("blocks") as db:
             rows = db.execute("SELECT slot, hash, parent, prefix FROM blocks ORDER BY stamp")
-            return [_entry(*row) for row in rows]
+            return [entry_of(*row) for row in rows]
 
     def close(self) -> None:
         """Close the connection."""
-        with self._lock, _mapped("close"):
+        with self._lock, mapped("close"):
             self._db.close()
 
     @contextmanager
     def _reading(self, what: str) -> Generator[sqlite3.Connection]:
-        with self._lock, _mapped(what):
+        with self._lock, mapped(what):
             yield self._db
 
     @contextmanager
     def _writing(self, what: str) -> Generator[sqlite3.Connection]:
-        with self._lock, _mapped(what):
+        with self._lock, mapped(what):
             self._db.execute("BEGIN IMMEDIATE")
             n_blocks = self.n_blocks
             try:
@@ -162,47 +162,51 @@ class PeerManifest:
     """Another process's manifest, read only: what is new since the last look."""
 
     def __init__(self, folder: Path) -> None:
-        with _mapped("open a peer's"):
+        with mapped("open a peer's"):
             uri = f"file:{quote(str(folder / NAME))}?mode=ro"
             self._db = sqlite3.connect(uri, uri=True, check_same_thread=False, timeout=2)
         self._stamp = 0
 
     def meta(self) -> dict[str, str]:
         """What the folder was made for."""
-        with _mapped("a peer's meta"):
+        with mapped("a peer's meta"):
             return dict(self._db.execute("SELECT key, value FROM meta"))
 
     def files(self) -> dict[int, int]:
         """Slots of each listed file."""
-        with _mapped("a peer's files"):
-            return _counts(self._db.execute("SELECT number, n_slots FROM files"))
+        with mapped("a peer's files"):
+            return file_counts(self._db.execute("SELECT number, n_slots FROM files"))
 
     def news(self) -> list[tuple[int, BlockKey]]:
         """(slot, key) of blocks listed since the last call."""
-        with _mapped("a peer's blocks"):
+        with mapped("a peer's blocks"):
             rows = self._db.execute(
                 "SELECT stamp, slot, hash, parent, prefix FROM blocks WHERE stamp > ? AND epoch = 0 ORDER BY stamp",
                 (self._stamp,),
             ).fetchall()
         if rows:
             self._stamp = rows[-1][0]
-        return [_entry(*row[1:]) for row in rows]
+        return [entry_of(*row[1:]) for row in rows]
 
     def close(self) -> None:
         """Close the connection."""
-        with _mapped("close a peer's"):
+        with mapped("close a peer's"):
             self._db.close()
 
 
-def _entry(slot: object, *key: object) -> tuple[int, BlockKey]:
-    """A row of blocks; SQLite keeps whatever somebody else put there."""
+def entry_of(slot: object, *key: object) -> tuple[int, BlockKey]:
+    """(slot, key) of a row of blocks: hash, parent, prefix. SQLite keeps whatever somebody else put there.
+
+    Raises `StoreError` (CORRUPT).
+    """
     hashes = [BlockHash(part) for part in key if isinstance(part, bytes) and len(part) == HASH_BYTES]
     if not isinstance(slot, int) or slot < 0 or len(hashes) != len(key):
         raise StoreError(Cause.CORRUPT, f"manifest: the row of slot {slot!r} is none of ours")
     return slot, BlockKey(*hashes)
 
 
-def _counts(rows: Iterable[tuple[object, object]]) -> dict[int, int]:
+def file_counts(rows: Iterable[tuple[object, object]]) -> dict[int, int]:
+    """Slots of each file, by the rows of files. Raises `StoreError` (CORRUPT)."""
     files: dict[int, int] = {}
     for number, n_slots in rows:
         if not isinstance(number, int) or not isinstance(n_slots, int) or n_slots < 1:

@@ -1,0 +1,27 @@
+"""Which lane and which mover each route gets here."""
+
+from __future__ import annotations
+
+from tenuto.cli.doctor.disk import Rates
+from tenuto.cli.doctor.finding import Finding, ok
+from tenuto.config import Disk
+from tenuto.transfers.plan import Route
+
+LANES = {
+    Route.DEVICE_TO_HOST: ("", "copied by the CPU at the end of a step"),
+    Route.HOST_TO_DEVICE: ("copy", "checked and copied by the CPU"),
+    Route.HOST_TO_DISK: ("store", "sealed, written with {io}"),
+    Route.DISK_TO_HOST: ("load", "read with {io}, verified"),
+    Route.DISK_TO_DEVICE: ("direct", "when host memory is full: a bounce slot, {io}, verified"),
+}
+"""The lane, "" for the engine's own thread; and how its blocks are moved."""
+
+
+def choose_lanes(rates: Rates | None) -> list[Finding]:
+    """One line per route. `rates`: None where the disk could not be measured."""
+    how = "unknown I/O" if rates is None else "direct I/O" if rates.is_direct else "buffered I/O"
+    io = f"{how} of {Disk().io_threads} threads"
+    return [
+        ok(route.value.replace("_", " "), (f"lane {lane}: " if lane else "engine's thread: ") + mover.format(io=io))
+        for route, (lane, mover) in LANES.items()
+    ]
