@@ -178,9 +178,9 @@ def _is_group(kind: Any) -> bool:
 
 
 def _nearest(key: str, known: dict[str, Any], prefix: str) -> str:
-    """What was meant: a neighbour, else what has that name elsewhere, else what there is."""
-    near = [prefix + name for name in difflib.get_close_matches(key, known, n=1, cutoff=0.5)]
-    near = near or [name for name in _all_names() if name.rpartition(".")[2] == key]
+    """What was meant: what has that name elsewhere, else the nearest here, else what there is."""
+    near = [name for name in _all_names() if name.rpartition(".")[2] == key]
+    near = near or [prefix + name for name in difflib.get_close_matches(key, known, n=1, cutoff=0.5)]
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
 
 
