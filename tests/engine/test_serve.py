@@ -32,10 +32,10 @@ VLLM_OPTIONS = [
 def model(tmp_path):
     """The tiny model with a tokenizer of made-up words, one for each token."""
     folder = make_model(tmp_path / "model")
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    words = Tokenizer(models.WordLevel({f"w{i:03}": i for i in range(VOCAB)}, unk_token="w000"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.save(str(folder / "tokenizer.json"))
-    special = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0", "bos_token": "w1", "eos_token": "w2"}
+    special = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w000", "eos_token": "w002"}
     (folder / "tokenizer_config.json").write_text(json.dumps(special))
     return folder
 
@@ -62,10 +62,10 @@ class Server:
                 time.sleep(0.5)
         pytest.fail(f"not ready after {START_S} s: {self.said()[-4000:]}")
 
-    def ask(self, prompt):
+    def ask(self, prompt, n_tokens=8):
         """(tokens that were not computed, answer)."""
         answer = self._client.completions.create(
-            model="tiny", prompt=prompt, max_tokens=8, temperature=0, extra_body={"ignore_eos": True}
+            model="tiny", prompt=prompt, max_tokens=n_tokens, temperature=0, extra_body={"ignore_eos": True}
         )
         assert answer.usage.prompt_tokens == N_TOKENS
         details = answer.usage.prompt_tokens_details
@@ -86,10 +86,23 @@ class Server:
         return self._log.read_text(errors="replace")
 
 
+SLOW_DISK = """
+import os, time
+fast = os.pwritev
+def slow(*arguments):
+    time.sleep(0.05)
+    return fast(*arguments)
+os.pwritev = slow
+"""
+
+
 @contextmanager
-def running(command, port, log):
+def running(command, port, log, startup=""):
+    """A server that is ready; each of its processes runs `startup` first."""
+    (log.parent / "sitecustomize.py").write_text(startup)
+    path = os.pathsep.join([str(log.parent), os.environ.get("PYTHONPATH", "")])
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VLLM_")}
-    environment |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1"}
+    environment |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_SERVER_DEV_MODE": "1", "PYTHONPATH": path}
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
     try:
@@ -107,7 +120,7 @@ def running(command, port, log):
 
 def words(seed):
     rng = random.Random(seed)
-    return " ".join(f"w{rng.randrange(3, VOCAB)}" for _ in range(N_TOKENS))
+    return " ".join(f"w{rng.randrange(3, VOCAB):03}" for _ in range(N_TOKENS))
 
 
 def free_port():
@@ -122,16 +135,16 @@ def test_a_server_hits_stops_without_loss_and_its_shown_line_starts_it_again(mod
         sys.executable, "-m", "tenuto.cli.main", "serve", str(model), "--host-memory", "64MiB",
         "--disk", str(tmp_path / "it's kept"), "--disk-capacity", "256 MiB", "--model.weights", "tiny-0",
         "--layout.block_tokens", str(BLOCK_TOKENS),
-        "--runtime.write_window", "1",  # one block at a time: the stop comes before the last of them
+        "--runtime.write_window", "1",  # one block at a time
         "--", "--port", str(port), *VLLM_OPTIONS,
     ]  # fmt: skip
     first, second = words(1), words(2)
-    with running(command, port, tmp_path / "first.log") as server:
+    with running(command, port, tmp_path / "first.log", SLOW_DISK) as server:
         n_cached, answer = server.ask(first)
         assert n_cached == 0
         server.forget()
         assert server.ask(first) == (30 * BLOCK_TOKENS, answer)
-        other = server.ask(second)
+        other = server.ask(second, 1)  # its writes take more than a second yet
         assert other[0] == 0
         assert server.stop() == 0
         assert "Traceback" not in server.said()
@@ -139,6 +152,6 @@ def test_a_server_hits_stops_without_loss_and_its_shown_line_starts_it_again(mod
     model.joinpath("model.safetensors").touch()  # as a copy made at another time: told by its name
     with running(["/bin/sh", "-c", f"exec {shown}"], port, tmp_path / "second.log") as server:
         assert shlex.split(shown)[-1] == "127.0.0.1"
-        assert server.ask(second) == (30 * BLOCK_TOKENS, other[1])
+        assert server.ask(second, 1) == (30 * BLOCK_TOKENS, other[1])
         assert server.ask(first) == (30 * BLOCK_TOKENS, answer)
         assert server.stop() == 0
