@@ -4,6 +4,7 @@ import pytest
 
 from tenuto.config import Config, leaves, load_config, parse_size
 from tenuto.errors import ConfigError
+from tenuto.settings import nest
 
 pytestmark = pytest.mark.unit
 
@@ -44,6 +45,10 @@ def test_what_is_no_size_is_refused(text):
             "model.weights: '' is no name; give \"auto\", or printable text that neither starts nor ends with a space",
         ),
         ({"tiers": {"disk": {"path": "a\0b"}}}, "tiers.disk.path: has a zero byte in it; give the path of a folder"),
+        (
+            {"tiers": {"disk": {"capacity": "all"}}},
+            'tiers.disk.capacity: \'all\' is not a size; write it as "4 GiB", "512 MiB" or bytes, or "auto"',
+        ),
         ({"tiers": {"disk": "/x"}}, "tiers.disk: expected a group of settings, got '/x'"),
         ({"tiers": {"disk": {"io_threads": 0}}}, "tiers.disk.io_threads: 0 is out of range; give 1 to 256"),
         (
@@ -74,6 +79,13 @@ def test_a_wrong_type_names_its_setting_in_one_line(settings, line):
     assert str(raised.value) == line
 
 
+@pytest.mark.parametrize("leaf", list(leaves()), ids=lambda leaf: leaf.name)
+def test_every_setting_refuses_a_list_in_one_line_of_its_own(leaf):
+    with pytest.raises(ConfigError, match=rf"^{leaf.name}: .*\[\]") as raised:
+        load_config(nest({leaf.name: []}))
+    assert "\n" not in str(raised.value)
+
+
 def test_all_mistakes_are_listed_at_once():
     with pytest.raises(ConfigError) as raised:
         load_config({
@@ -90,7 +102,4 @@ def test_there_are_few_settings_and_their_defaults_are_valid():
     names = [leaf.name for leaf in leaves()]
     assert 0 < len(names) == len(set(names)) <= 40
     for leaf in leaves():
-        group = leaf.default
-        for key in reversed(leaf.name.split(".")):
-            group = {key: group}
-        assert load_config(group) == Config()
+        assert load_config(nest({leaf.name: leaf.default})) == Config()

@@ -199,7 +199,7 @@ def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
         try:
             parse_size(value, "")
         except ConfigError as error:
-            yield str(error).removeprefix(": ")
+            yield str(error).removeprefix(": ") + (', or "auto"' if leaf.type == SizeOrAuto else "")
         return
     try:
         value = msgspec.convert(value, leaf.base)
