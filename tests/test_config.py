@@ -2,8 +2,9 @@
 
 import pytest
 
-from tenuto.config import Config, load_config, parse_size
+from tenuto.config import Config, leaves, load_config, parse_size
 from tenuto.errors import ConfigError
+from tenuto.settings import nest
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +37,18 @@ def test_what_is_no_size_is_refused(text):
     [
         ({"teirs": {}}, "teirs: unknown setting; did you mean tiers?"),
         ({"tiers": {"disk": {"pth": "/x"}}}, "tiers.disk.pth: unknown setting; did you mean tiers.disk.path?"),
-        ({"zzz": 1}, "zzz: unknown setting; known: layout, tiers, runtime"),
+        ({"zzz": 1}, "zzz: unknown setting; known: model, layout, tiers, runtime"),
+        ({"disk": {"path": "/x"}}, "disk: unknown setting; did you mean tiers.disk?"),
+        ({"retry_s": 1}, "retry_s: unknown setting; did you mean runtime.retry_s?"),
+        (
+            {"model": {"weights": ""}},
+            "model.weights: '' is no name; give \"auto\", or printable text that neither starts nor ends with a space",
+        ),
+        ({"tiers": {"disk": {"path": "a\0b"}}}, "tiers.disk.path: has a zero byte in it; give the path of a folder"),
+        (
+            {"tiers": {"disk": {"capacity": "all"}}},
+            'tiers.disk.capacity: \'all\' is not a size; write it as "4 GiB", "512 MiB" or bytes, or "auto"',
+        ),
         ({"tiers": {"disk": "/x"}}, "tiers.disk: expected a group of settings, got '/x'"),
         ({"tiers": {"disk": {"io_threads": 0}}}, "tiers.disk.io_threads: 0 is out of range; give 1 to 256"),
         (
@@ -52,15 +64,42 @@ def test_mistakes_are_named(settings, line):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "line"),
     [
-        {"tiers": {"disk": {"io_threads": "many"}}},
-        {"runtime": {"cache_generated": "yes"}},
-        {"layout": {"block_tokens": 1.5}},
+        ({"tiers": {"disk": {"io_threads": "many"}}}, "tiers.disk.io_threads: expected a whole number, got 'many'"),
+        ({"runtime": {"cache_generated": "yes"}}, "runtime.cache_generated: expected true or false, got 'yes'"),
+        ({"layout": {"block_tokens": 1.5}}, "layout.block_tokens: expected a whole number, got 1.5"),
+        ({"runtime": {"retry_s": True}}, "runtime.retry_s: expected a number, got True"),
+        ({"model": {"weights": 7}}, "model.weights: expected text, got 7"),
     ],
 )
-def test_a_wrong_type_names_its_setting_in_one_line(settings):
-    (group,) = settings
-    with pytest.raises(ConfigError, match=rf"^{group}\..*: expected") as raised:
+def test_a_wrong_type_names_its_setting_in_one_line(settings, line):
+    with pytest.raises(ConfigError) as raised:
         load_config(settings)
+    assert str(raised.value) == line
+
+
+@pytest.mark.parametrize("leaf", list(leaves()), ids=lambda leaf: leaf.name)
+def test_every_setting_refuses_a_list_in_one_line_of_its_own(leaf):
+    with pytest.raises(ConfigError, match=rf"^{leaf.name}: .*\[\]") as raised:
+        load_config(nest({leaf.name: []}))
     assert "\n" not in str(raised.value)
+
+
+def test_all_mistakes_are_listed_at_once():
+    with pytest.raises(ConfigError) as raised:
+        load_config({
+            "tires": {}, "tiers": {"disk": {"io_threads": 0}, "host": {"capacity": "auto"}}, "model": {}
+        })  # fmt: skip
+    assert str(raised.value).splitlines() == [
+        "tires: unknown setting; did you mean tiers?",
+        "tiers.disk.io_threads: 0 is out of range; give 1 to 256",
+        'tiers.host.capacity: \'auto\' is not a size; write it as "4 GiB", "512 MiB" or bytes',
+    ]
+
+
+def test_there_are_few_settings_and_their_defaults_are_valid():
+    names = [leaf.name for leaf in leaves()]
+    assert 0 < len(names) == len(set(names)) <= 40
+    for leaf in leaves():
+        assert load_config(nest({leaf.name: leaf.default})) == Config()

@@ -1,13 +1,16 @@
 """The settings: frozen structs, decoded strictly. No object reads the environment.
 
-The same names serve a connector's JSON (`kv_connector_extra_config`) and the command line.
+The same names serve a TOML file, a connector's JSON (`kv_connector_extra_config`) and the command line. A field added
+here is there at once in all three.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, cast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import msgspec
 
@@ -22,33 +25,46 @@ _MOST_BYTES = 1 << 62
 _MOST_SECONDS = 86400
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)\s*")
 
+Size = Annotated[str | int, msgspec.Meta(title="size")]
+SizeOrAuto = Annotated[str | int, msgspec.Meta(title='size or "auto"')]
+Folder = Annotated[str, msgspec.Meta(title="folder")]
+Name = Annotated[str, msgspec.Meta(title="name")]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=_MOST_SECONDS)]
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the engine's model is told by."""
+
+    weights: Name = "auto"
+    """"auto": told by their files. Other text is your own name for exactly these weights, wherever they were copied."""
+
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How tokens are cut into blocks."""
 
-    block_tokens: int = 0
+    block_tokens: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
     """Tokens per block, a multiple of the engine's block. 0: chosen so that a layer is at least 256 KiB."""
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The host memory tier."""
 
-    capacity: str | int = "4 GiB"
+    capacity: Size = "4 GiB"
     """Bytes of host memory per rank."""
 
 
 class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The disk tier; off while `path` is empty."""
 
-    path: str = ""
+    path: Folder = ""
     """Folder on a local disk, shared by all engines of the node."""
-    capacity: str | int = "auto"
+    capacity: SizeOrAuto = "auto"
     """Bytes for all engines of the node together. "auto": half of what is free or already ours."""
-    io_threads: int = 8
+    io_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
     """Persistent threads that read and write extents."""
-    file_bytes: str | int = "1 GiB"
+    file_bytes: Size = "1 GiB"
     """Size of one pool file, at most a sixteenth of the capacity; files are added as they are needed."""
-    poll_s: float = 2.0
+    poll_s: Seconds = 2.0
     """How often the blocks of other engines on this node are looked up; 0: only at start."""
 
 
@@ -62,13 +78,13 @@ class Tiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Deadlines and bounds."""
 
-    load_timeout_s: float = 30.0
+    load_timeout_s: Annotated[float, msgspec.Meta(ge=0.001, le=_MOST_SECONDS)] = 30.0
     """A load that has not ended by then is given up: the engine recomputes."""
-    shutdown_timeout_s: float = 20.0
+    shutdown_timeout_s: Seconds = 20.0
     """How long pending disk writes may take at shutdown."""
-    write_window: str | int = "512 MiB"
+    write_window: Size = "512 MiB"
     """Bytes on the way to disk at any time; more waits in host memory, or is skipped."""
-    retry_s: float = 10.0
+    retry_s: Seconds = 10.0
     """How long a tier that keeps failing is left alone before it is tried again."""
     cache_generated: bool = True
     """Keep the blocks of generated tokens too, not only those of prompts."""
@@ -77,9 +93,42 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of one engine."""
 
+    model: Model = Model()
     layout: Layout = Layout()
     tiers: Tiers = Tiers()
     runtime: Runtime = Runtime()
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One setting: its dotted name, the struct it is a field of, its annotated type, its default."""
+
+    name: str
+    group: str
+    type: Any
+    default: str | int | float | bool
+
+    @property
+    def base(self) -> Any:
+        """The type without its bounds."""
+        return get_args(self.type)[0] if get_origin(self.type) is Annotated else self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A setting that is wrong, and one line saying why and what to do."""
+
+    setting: str
+    why: str
+
+
+def leaves(struct: type[msgspec.Struct] = Config, prefix: str = "") -> Iterator[Leaf]:
+    """Every setting there is, in order."""
+    for field in msgspec.structs.fields(struct):
+        if _is_group(field.type):
+            yield from leaves(field.type, f"{prefix}{field.name}.")
+        else:
+            yield Leaf(prefix + field.name, struct.__name__, field.type, field.default)
 
 
 def parse_size(value: str | int, setting: str) -> int:
@@ -100,52 +149,70 @@ def in_mib(n_bytes: int) -> str:
 
 
 def load_config(settings: dict[str, Any]) -> Config:
-    """Decode and validate `settings`; raises `ConfigError` with one line that names the setting."""
-    _reject_unknown(settings, Config, "")
-    try:
-        config = msgspec.convert(settings, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_one_line(error)) from None
-    _validate(config)
-    return config
+    """Decode and validate `settings`; raises `ConfigError` with one line for each that is wrong."""
+    faults = find_faults(settings)
+    if faults:
+        raise ConfigError("\n".join(f"{fault.setting}: {fault.why}" for fault in faults))
+    return msgspec.convert(settings, Config)
 
 
-def _one_line(error: msgspec.ValidationError) -> str:
-    text, _, where = str(error).partition(" - at `$.")
-    return f"{where.rstrip('`') or 'settings'}: {text[:1].lower()}{text[1:]}"
-
-
-def _reject_unknown(settings: dict[str, Any], struct: type[msgspec.Struct], path: str) -> None:
+def find_faults(settings: dict[str, Any], struct: type[msgspec.Struct] = Config, prefix: str = "") -> list[Fault]:
+    """All that is wrong in `settings`, a group of nested settings whose names start with `prefix`."""
+    faults: list[Fault] = []
     known = {field.name: field.type for field in msgspec.structs.fields(struct)}
     for key, value in settings.items():
+        name = " ".join(f"{prefix}{key}".split())
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            hint = f"did you mean {path}{near[0]}?" if near else f"known: {', '.join(known)}"
-            name = " ".join(f"{path}{key}".split())
-            raise ConfigError(f"{name}: unknown setting; {hint}")
-        inner = known[key]
-        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
-            if not isinstance(value, dict):
-                raise ConfigError(f"{path}{key}: expected a group of settings, got {value!r}")
-            _reject_unknown(cast("dict[str, Any]", value), inner, f"{path}{key}.")
+            faults.append(Fault(name, f"unknown setting; {_nearest(str(key), known, prefix)}"))
+        elif not _is_group(known[key]):
+            faults += [Fault(name, why) for why in _whys(Leaf(name, struct.__name__, known[key], ""), value)]
+        elif isinstance(value, dict):
+            faults += find_faults(cast("dict[str, Any]", value), known[key], f"{name}.")
+        else:
+            faults.append(Fault(name, f"expected a group of settings, got {value!r}"))
+    return faults
 
 
-def _validate(config: Config) -> None:
-    parse_size(config.tiers.host.capacity, "tiers.host.capacity")
-    parse_size(config.tiers.disk.file_bytes, "tiers.disk.file_bytes")
-    parse_size(config.runtime.write_window, "runtime.write_window")
-    if config.tiers.disk.capacity != "auto":
-        parse_size(config.tiers.disk.capacity, "tiers.disk.capacity")
-    ranges = [
-        ("layout.block_tokens", config.layout.block_tokens, 0, 1 << 20),
-        ("tiers.disk.io_threads", config.tiers.disk.io_threads, 1, 256),
-        ("tiers.disk.poll_s", config.tiers.disk.poll_s, 0, _MOST_SECONDS),
-        ("runtime.load_timeout_s", config.runtime.load_timeout_s, 0.001, _MOST_SECONDS),
-        ("runtime.shutdown_timeout_s", config.runtime.shutdown_timeout_s, 0, _MOST_SECONDS),
-        ("runtime.retry_s", config.runtime.retry_s, 0, _MOST_SECONDS),
-    ]
-    for setting, value, least, most in ranges:
-        if not least <= value <= most:
-            raise ConfigError(f"{setting}: {value} is out of range; give {least} to {most}")
-    if "\0" in config.tiers.disk.path:
-        raise ConfigError("tiers.disk.path: has a zero byte in it; give the path of a folder")
+def _is_group(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _nearest(key: str, known: dict[str, Any], prefix: str) -> str:
+    """What was meant: what has that name elsewhere, else the nearest here, else what there is."""
+    near = [name for name in _all_names() if name.rpartition(".")[2] == key]
+    near = near or [prefix + name for name in difflib.get_close_matches(key, known, n=1, cutoff=0.5)]
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+
+
+def _all_names() -> list[str]:
+    """Settings and groups."""
+    names = (leaf.name.split(".") for leaf in leaves())
+    return list(dict.fromkeys(".".join(parts[:n]) for parts in names for n in range(1, len(parts) + 1)))
+
+
+_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
+    """What is wrong with one value: nothing, or one line."""
+    if leaf.type == Size or (leaf.type == SizeOrAuto and value != "auto"):
+        try:
+            parse_size(value, "")
+        except ConfigError as error:
+            yield str(error).removeprefix(": ") + (', or "auto"' if leaf.type == SizeOrAuto else "")
+        return
+    try:
+        value = msgspec.convert(value, leaf.base)
+    except msgspec.ValidationError:
+        yield f"expected {_WORDS[leaf.base]}, got {value!r}"
+        return
+    match msgspec.inspect.type_info(leaf.type):
+        case msgspec.inspect.IntType(ge=least, le=most) | msgspec.inspect.FloatType(ge=least, le=most):
+            if least is not None and most is not None and not least <= value <= most:
+                yield f"{value} is out of range; give {least} to {most}"
+        case _:
+            pass
+    if leaf.type == Folder and "\0" in value:
+        yield "has a zero byte in it; give the path of a folder"
+    if leaf.type == Name and not (value and value.isprintable() and value == value.strip()):
+        yield f'{value!r} is no name; give "auto", or printable text that neither starts nor ends with a space'

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,3 +84,18 @@ def test_a_wrong_setting_is_one_clear_line_at_start(start, settings, line):
     with pytest.raises(ConfigError, match=line) as raised:
         start(settings)
     assert "\n" not in str(raised.value)
+
+
+def test_a_users_name_for_weights_is_never_taken_for_a_fingerprint_nor_given_to_dummy_weights(tmp_path):
+    from tenuto.connectors.vllm.translate import _weights
+
+    def told(name, load_format="auto"):
+        model = SimpleNamespace(model=str(tmp_path), seed=3)
+        return _weights(SimpleNamespace(model_config=model, load_config=SimpleNamespace(load_format=load_format)), name)
+
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    found = told("auto")
+    assert found.startswith("files:")
+    assert told(found) == f"named:{found}"
+    assert told("one") != told("two")
+    assert told("one", "dummy") == told("auto", "dummy") == "dummy:3"

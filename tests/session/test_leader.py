@@ -1,10 +1,11 @@
 """The scheduler side: what it promises an engine, what it sends, what it makes of results."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
-from tenuto.connectors.session import Handshake, WorkerReport
+from tenuto.connectors.session import Handshake, Leader, WorkerReport
 from tenuto.errors import Cause, ConfigError
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockHash, BlockKey
@@ -233,3 +234,12 @@ def test_a_growing_disk_is_waited_for_and_one_without_room_is_not():
     rig.answer(rig.step())
     rig.step()
     assert rig.leader.statistics()["backlog"] == 0
+
+
+@pytest.mark.parametrize(("n_more", "n_lines"), [(0, 0), (1, 1)])
+def test_that_the_longest_prompt_does_not_fit_is_logged_at_start(our_log, n_more, n_lines):
+    setup = Rig().leader.setup
+    longest = setup.n_host_slots * BLOCK
+    Leader(replace(setup, max_model_len=longest + n_more)).connect({})
+    lines = [record.getMessage() for record in our_log() if "max_model_len" in record.getMessage()]
+    assert len(lines) == n_lines

@@ -51,3 +51,12 @@ def test_the_write_window_is_at_most_half_of_host_memory_and_at_least_one(n_host
 def test_pages_per_block():
     assert setup_of(10 * SIZE).pages_per_block == BLOCK // PAGE
     assert replace(setup_of(10 * SIZE), page_tokens=BLOCK).pages_per_block == 1
+
+
+def test_host_memory_that_the_longest_prompt_does_not_fit_into_is_told_with_what_would_do():
+    held = replace(setup_of(10 * SIZE, "/x"), max_model_len=6 * BLOCK)
+    assert held.shortage == ""
+    short = replace(held, max_model_len=6 * BLOCK + 1)
+    assert short.shortage.startswith(f"host memory holds {6 * BLOCK} tokens, and a prompt of max_model_len")
+    enough = short.shortage.split("tiers.host.capacity to ")[1].removesuffix(" or more")
+    assert replace(setup_of(enough, "/x"), max_model_len=6 * BLOCK + 1).shortage == ""

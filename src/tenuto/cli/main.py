@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from tenuto import __version__
+from tenuto.cli import config
 from tenuto.cli.bench import command as bench
 from tenuto.cli.demo import command as demo
 from tenuto.cli.doctor import command as doctor
 from tenuto.cli.inspect import command as inspect
+from tenuto.cli.serve import command as serve
 from tenuto.errors import TenutoError
 
 EXIT_FAILED = 1
@@ -22,6 +24,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tenuto", description="A KV-cache block manager for LLM inference engines.")
     parser.add_argument("--version", action="version", version=f"tenuto {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve.add_parser(commands)
+    config.add_parser(commands)
     demo.add_parser(commands)
     bench.add_parser(commands)
     inspect.add_parser(commands)
@@ -30,16 +34,31 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; the exit code. What goes wrong is one line on standard error."""
-    args = build_parser().parse_args(argv)
+    """Run one subcommand; the exit code. What goes wrong is one line on standard error, each wrong setting another."""
+    args = _parse(list(sys.argv[1:] if argv is None else argv))
     try:
         return args.run(args)
     except TenutoError as error:
-        print(f"tenuto {args.command}: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"tenuto {args.command}: {line}", file=sys.stderr)
         return EXIT_FAILED
     except KeyboardInterrupt:
         print(f"tenuto {args.command}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """The arguments. What stands behind a -- is `passed_on` as it is, by those subcommands that have such a use."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(argv[:at])
+    args.passed_on = argv[at + 1 :]
+    hint = getattr(args, "passes_on", None)
+    if hint is None:
+        unknown += args.passed_on
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; {hint}" if hint else ""))
+    return args
 
 
 if __name__ == "__main__":

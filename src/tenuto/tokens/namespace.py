@@ -22,7 +22,7 @@ class Namespace:
     config: str
     """Fingerprint of the model's configuration."""
     weights: str
-    """Fingerprint of every weight file, or the revision they were fetched by."""
+    """Fingerprint of every weight file, or the revision they were fetched by, or the user's own name for them."""
     compute_dtype: str
     kv_dtype: str
     quantisation: str

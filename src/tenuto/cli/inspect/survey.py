@@ -140,7 +140,7 @@ def _survey_model(root: Root, home: Path, held: frozenset[Inode] | None) -> Mode
         for instance in found:
             with _noting(model, instance):
                 ranks = _ranks(instance)
-                root.strays += _strays(instance, {"owner", *(path.name for path in ranks.values())})
+                root.strays += _strays(instance, {"owner", "split", *(path.name for path in ranks.values())})
                 for number, path in sorted(ranks.items()):
                     with _noting(model, path):
                         model.ranks.append(_survey_rank(root, model, path, number, held))

@@ -54,6 +54,8 @@ class Leader:
 
     def connect(self, workers: Mapping[int, Handshake]) -> None:
         """Take in what the workers have. Raises `ConfigError` when a rank differs from this side."""
+        if self.setup.shortage:
+            logger.warning("tenuto: %s", self.setup.shortage)
         shakes = list(workers.values())
         for shake in shakes:
             mine = (self.setup.layout.extent_bytes, self._namespace.digest)

@@ -25,6 +25,8 @@ class Setup:
     world_size: int = 1
     keeps_trailing_block: bool = True
     """False under speculative decoding, where the last block's tokens may still change."""
+    max_model_len: int = 0
+    """Tokens of the longest prompt that the engine takes; 0: not known."""
 
     @property
     def pages_per_block(self) -> int:
@@ -50,6 +52,18 @@ class Setup:
     def split(self) -> str:
         """How the ranks share a block: engines with another split can't use each other's folders."""
         return f"tp{self.world_size}"
+
+    @property
+    def shortage(self) -> str:
+        """A line for the log when the longest prompt does not fit into host memory, else nothing."""
+        n_held = self.n_host_slots * self.layout.block_tokens
+        if n_held >= self.max_model_len:
+            return ""
+        n_blocks = -(-self.max_model_len // self.layout.block_tokens) + (N_BOUNCE if self.has_disk else 0)
+        return (
+            f"host memory holds {n_held} tokens, and a prompt of max_model_len {self.max_model_len} does not fit: "
+            f"set tiers.host.capacity to {in_mib(n_blocks * self.layout.extent_bytes)} or more"
+        )
 
     @property
     def has_disk(self) -> bool:

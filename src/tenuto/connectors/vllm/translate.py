@@ -13,12 +13,12 @@ import torch
 from vllm.config import ModelConfig, VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAttentionSpec
 
-from tenuto.config import load_config
 from tenuto.connectors.session.fingerprint import fingerprint_config, fingerprint_weights
 from tenuto.connectors.session.setup import Setup
 from tenuto.errors import ConfigError, UnsupportedModelError
 from tenuto.memory.layout import ExtentLayout, choose_block_tokens
 from tenuto.memory.paged import DTYPES
+from tenuto.settings import load_settings
 from tenuto.tokens import ExtraKeys, MediaSpan, Namespace
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
     """Settings, identity and geometry. Raises `ConfigError` for what can't be served exactly."""
     transfer = vllm_config.kv_transfer_config
     assert transfer is not None
-    config = load_config(transfer.kv_connector_extra_config)
+    config = load_settings(transfer.kv_connector_extra_config)
     if transfer.kv_role != "kv_both":
         raise ConfigError(f'kv_role: tenuto stores and loads, not {transfer.kv_role} alone; give "kv_both"')
     _refuse_unsupported(vllm_config)
@@ -54,12 +54,13 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
     layout = ExtentLayout(block_tokens, (0, n_layers), heads, head_dim, head_dim, dtype)
     return Setup(
         config=config,
-        namespace=_namespace(vllm_config, layout),
+        namespace=_namespace(vllm_config, layout, config.model.weights),
         layout=layout,
         page_tokens=spec.block_size,
         engine_id=transfer.engine_id or "",
         world_size=parallel.world_size,
         keeps_trailing_block=vllm_config.speculative_config is None,
+        max_model_len=vllm_config.model_config.max_model_len,
     )
 
 
@@ -164,7 +165,7 @@ def _head_range(total: int, n_ranks: int, rank: int, n_heads: int) -> tuple[int,
     return start, start + n_heads
 
 
-def _namespace(vllm_config: VllmConfig, layout: ExtentLayout) -> Namespace:
+def _namespace(vllm_config: VllmConfig, layout: ExtentLayout, weights: str) -> Namespace:
     model = vllm_config.model_config
     quantisation = {
         "weights": model.quantization,
@@ -174,7 +175,7 @@ def _namespace(vllm_config: VllmConfig, layout: ExtentLayout) -> Namespace:
     return Namespace(
         model=str(model.model),
         config=fingerprint_config(_configuration(model)),
-        weights=_weights(vllm_config),
+        weights=_weights(vllm_config, weights),
         compute_dtype=str(model.dtype).removeprefix("torch."),
         kv_dtype=layout.dtype.name.lower(),
         quantisation=msgspec.json.encode(_plain(quantisation)).decode(),
@@ -193,10 +194,13 @@ def _configuration(model: ModelConfig) -> dict[str, Any]:
     return config | ({"max_model_len": model.max_model_len} if is_long else {})
 
 
-def _weights(vllm_config: VllmConfig) -> str:
+def _weights(vllm_config: VllmConfig, name: str) -> str:
+    """What tells the weights; each way has a prefix of its own, so that no name is ever a fingerprint."""
     model = vllm_config.model_config
     if vllm_config.load_config.load_format == "dummy":
         return f"dummy:{model.seed}"
+    if name != "auto":
+        return f"named:{name}"
     path = Path(model.model)
     if path.exists():
         return fingerprint_weights(path)

@@ -1,0 +1,72 @@
+"""Options of the command line, one for each setting, and what they say."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenuto import config
+from tenuto.config import Leaf, leaves
+from tenuto.settings import Source, nest, read_toml
+
+OPTION = "option"
+"""The place of a setting that was given as an option."""
+
+SHORT = {
+    "tiers.host.capacity": "--host-memory",
+    "tiers.disk.path": "--disk",
+    "tiers.disk.capacity": "--disk-capacity",
+}
+
+
+def add_setting_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--config FILE`, an option for every setting, and short forms of the usual ones."""
+    group = parser.add_argument_group("settings", "An option goes before what stands in the file.")
+    group.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings")
+    says = _descriptions()
+    for leaf in leaves():
+        short = [SHORT[leaf.name]] if leaf.name in SHORT else []
+        default = f" (default: {leaf.default})" if leaf.default != "" else ""
+        group.add_argument(
+            *short, f"--{leaf.name}", dest=leaf.name, metavar=leaf.name.rpartition(".")[2].upper(),
+            help=(says[leaf.name] + default).replace("%", "%%"),
+        )  # fmt: skip
+
+
+def read_sources(args: argparse.Namespace) -> list[Source]:
+    """What was given: the file's settings, then the options. Raises `ConfigError` for a file that can't be read."""
+    sources = [read_toml(args.config)] if args.config is not None else []
+    texts = {leaf: getattr(args, leaf.name) for leaf in leaves()}
+    given = {leaf.name: _from_text(leaf, text) for leaf, text in texts.items() if text is not None}
+    return [*sources, Source(OPTION, nest(given))]
+
+
+def _from_text(leaf: Leaf, text: str) -> Any:
+    """The value that `text` stands for; the text itself where it is none of the setting's type."""
+    try:
+        return msgspec.convert(text, leaf.base, strict=False)
+    except msgspec.ValidationError:
+        return text
+
+
+def _descriptions() -> dict[str, str]:
+    """What the settings' own docstrings say, by dotted name. Python drops them: they are read from the source."""
+    says: dict[str, dict[str, str]] = {}
+    for struct in ast.parse(inspect.getsource(config)).body:
+        if isinstance(struct, ast.ClassDef):
+            pairs = zip(struct.body, struct.body[1:], strict=False)
+            says[struct.name] = {
+                field.target.id: doc.value.value
+                for field, doc in pairs
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(doc, ast.Expr)
+                and isinstance(doc.value, ast.Constant)
+                and isinstance(doc.value.value, str)
+            }
+    return {leaf.name: says[leaf.group].get(leaf.name.rpartition(".")[2], "") for leaf in leaves()}

@@ -1,0 +1,40 @@
+"""`tenuto serve MODEL [settings] [-- vLLM options]`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+import msgspec
+
+from tenuto.cli.options import add_setting_options, read_sources
+from tenuto.cli.serve.line import find_program, make_line
+from tenuto.cli.serve.process import run_server
+from tenuto.settings import DEFAULT, combine, flatten, nest
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the subcommand `serve`."""
+    parser = commands.add_parser(
+        "serve",
+        allow_abbrev=False,
+        usage="tenuto serve MODEL [--host-memory SIZE] [--disk FOLDER] [settings] [-- vLLM options]",
+        help="start vLLM's OpenAI-compatible server with tenuto set up",
+        description="Shows the `vllm serve` line that does the same, and runs it. Ctrl-C or SIGTERM stops it once what "
+        "is on its way to disk is written.",
+        epilog="What stands behind -- goes to vLLM as it is: tenuto serve MODEL --disk /var/cache/tenuto -- --port 80",
+    )
+    parser.add_argument("model", metavar="MODEL", help="name or folder, as for vllm serve")
+    parser.add_argument("--dry-run", action="store_true", help="only show the line")
+    add_setting_options(parser)
+    parser.set_defaults(run=run, passes_on="vLLM's own options go behind a --, after tenuto's")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the line and run it: the server's exit code. Raises `ConfigError` for wrong settings or a missing vLLM."""
+    settings = combine(read_sources(args))
+    values = flatten(msgspec.to_builtins(settings.config))
+    given = {name: values[name] for name, place in settings.places.items() if place != DEFAULT}
+    line = make_line(find_program(args.model), nest(given), args.passed_on, settings.config.runtime.shutdown_timeout_s)
+    print(shlex.join(line), flush=True)
+    return 0 if args.dry_run else run_server(line)

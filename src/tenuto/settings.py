@@ -1,0 +1,132 @@
+"""Settings from several places: a TOML file, keys given beside it, options of the command line. The last one wins."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from tenuto.config import Config, Fault, find_faults, leaves, load_config
+from tenuto.errors import ConfigError
+
+DEFAULT = "default"
+"""The place of a setting that nobody gave."""
+
+_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+_KEY = re.compile(r"\s*([\w\-.\"' \t]+?)\s*=")
+_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Nested settings given in one place, with the line of each where that is a file."""
+
+    name: str
+    settings: dict[str, Any]
+    lines: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def place(self, setting: str) -> str:
+        """Where `setting`, or the group it was given with, stands: "tenuto.toml:7", or the source's name."""
+        while setting and setting not in self.lines:
+            setting = setting.rpartition(".")[0]
+        return f"{self.name}:{self.lines[setting]}" if setting else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The effective settings, and the place of each: `DEFAULT`, or as `Source.place` says."""
+
+    config: Config
+    places: dict[str, str]
+
+
+def read_toml(path: Path) -> Source:
+    """The settings of a TOML file. Raises `ConfigError` when it can't be read, naming the line where there is one."""
+    try:
+        text = path.expanduser().read_text("utf-8")
+        return Source(str(path), tomllib.loads(text), _find_lines(text))
+    except OSError as error:
+        raise ConfigError(f"config: can't read {path} ({error.strerror}); give the path of a TOML file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"config: {path} is not UTF-8 text; give the path of a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        line = _AT_LINE.search(str(error))
+        where = f"{path}:{line[1]}" if line else str(path)
+        raise ConfigError(f"{where}: not TOML: {_AT_LINE.sub('', str(error))}") from None
+
+
+def combine(sources: Sequence[Source]) -> Settings:
+    """Settings of all sources, later ones over earlier ones. Raises `ConfigError`: one line for each that is wrong."""
+    faults = [_line(source, fault) for source in sources for fault in find_faults(source.settings)]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    merged: dict[str, Any] = {}
+    places = dict.fromkeys((leaf.name for leaf in leaves()), DEFAULT)
+    for source in sources:
+        given = flatten(source.settings)
+        places |= {name: source.place(name) for name in given}
+        merged |= given
+    return Settings(load_config(nest(merged)), places)
+
+
+def load_settings(given: dict[str, Any]) -> Config:
+    """The settings in a connector's JSON: `config` is a TOML file, the keys beside it go before what stands there.
+
+    Raises `ConfigError`: one line for each setting that is wrong.
+    """
+    beside = {key: value for key, value in given.items() if key != "config"}
+    sources = [Source("", beside)]
+    if "config" in given:
+        if not isinstance(given["config"], str):
+            raise ConfigError(f"config: expected the path of a TOML file, got {given['config']!r}")
+        sources.insert(0, read_toml(Path(given["config"])))
+    return combine(sources).config
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flat |= flatten(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Groups of settings; the inverse of `flatten`."""
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *groups, last = name.split(".")
+        at = nested
+        for group in groups:
+            at = at.setdefault(group, {})
+        at[last] = value
+    return nested
+
+
+def _line(source: Source, fault: Fault) -> str:
+    where = f"{source.place(fault.setting)}: " if source.lines else ""
+    return f"{where}{fault.setting}: {fault.why}"
+
+
+def _find_lines(text: str) -> dict[str, int]:
+    """The line of each table and key, by dotted name; what stands in an inline table is found by that table's."""
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TABLE.match(line):
+            table = _bare(header[1])
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            name = _bare(key[1])
+            lines.setdefault(f"{table}.{name}" if table else name, number)
+    return lines
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[\s\"']", "", name)

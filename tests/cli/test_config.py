@@ -1,0 +1,76 @@
+"""`tenuto config`: what is in force, from where, as a file that gives the same."""
+
+import tomllib
+
+import pytest
+
+from tenuto.cli.main import main
+from tenuto.cli.options import SHORT
+from tenuto.config import Config, leaves, load_config
+
+pytestmark = pytest.mark.unit
+
+
+def shown(capsys, *options):
+    assert main(["config", *options]) == 0
+    return capsys.readouterr().out
+
+
+def remark(text, key):
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{key} = ")]
+    return line.partition("  # ")[2]
+
+
+def test_the_defaults_are_a_file_that_gives_the_defaults(capsys):
+    text = shown(capsys)
+    assert load_config(tomllib.loads(text)) == Config()
+    assert text.count("# default") == len(list(leaves()))
+
+
+def test_what_is_shown_gives_what_was_shown_and_says_where_it_comes_from(capsys, tmp_path):
+    file = tmp_path / "t.toml"
+    file.write_text('[tiers.disk]\npath = "/k\\"v \\\\ é\\u007f"\npoll_s = 1\n')
+    options = ["--disk-capacity", "2 GiB", "--runtime.cache_generated", "false", "--tiers.disk.io_threads", "5"]
+    text = shown(capsys, "--config", str(file), *options)
+    config = load_config(tomllib.loads(text))
+    assert config.tiers.disk.path == '/k"v \\ é\x7f'
+    assert (config.tiers.disk.capacity, config.tiers.disk.io_threads) == ("2 GiB", 5)
+    assert config.runtime.cache_generated is False
+    assert remark(text, "path") == f"{file}:2"
+    assert remark(text, "poll_s") == f"{file}:3"
+    assert remark(text, "io_threads") == "option"
+    assert remark(text, "retry_s") == "default"
+    file.write_text(text)
+    assert load_config(tomllib.loads(shown(capsys, "--config", str(file)))) == config
+
+
+def test_each_mistake_is_a_line_and_the_exit_code_is_1(capsys, tmp_path):
+    file = tmp_path / "t.toml"
+    file.write_text("[layout]\nblock_token = 1\n")
+    code = main(["config", "--config", str(file), "--tiers.disk.io_threads", "many", "--host-memory", "much"])
+    assert code == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"tenuto config: {file}:2: layout.block_token: unknown setting; did you mean layout.block_tokens?",
+        'tenuto config: tiers.host.capacity: \'much\' is not a size; write it as "4 GiB", "512 MiB" or bytes',
+        "tenuto config: tiers.disk.io_threads: expected a whole number, got 'many'",
+    ]
+
+
+def test_help_has_every_setting_with_its_meaning(capsys):
+    with pytest.raises(SystemExit):
+        main(["config", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for leaf in leaves():
+        option = f"--{leaf.name} {leaf.name.rpartition('.')[2].upper()} "
+        assert option in text
+        meaning = text.partition(option)[2]
+        assert meaning[0].isalnum() or meaning[0] == '"', f"{leaf.name} has no docstring"
+    for short in SHORT.values():
+        assert f"{short} " in text
+
+
+def test_options_are_not_abbreviated(capsys):
+    """vLLM's --host is not --host-memory."""
+    with pytest.raises(SystemExit):
+        main(["config", "--host", "0.0.0.0"])
+    assert "unrecognized arguments: --host 0.0.0.0" in capsys.readouterr().err

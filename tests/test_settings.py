@@ -1,0 +1,100 @@
+"""Settings from a file, from keys beside it and from options: who wins, and how mistakes are placed."""
+
+import tomllib
+
+import pytest
+
+from tenuto.config import Config
+from tenuto.errors import ConfigError
+from tenuto.settings import DEFAULT, Source, combine, flatten, load_settings, nest, read_toml
+
+pytestmark = pytest.mark.unit
+
+TEXT = """\
+# ours
+[tiers.host]
+capacity = "1 GiB"
+
+[tiers]
+disk = { path = "/kv", io_threads = 3 }
+
+[ runtime ]
+"retry_s" = 4
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "tenuto.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def refusal(call, *arguments):
+    with pytest.raises(ConfigError) as raised:
+        call(*arguments)
+    return str(raised.value).splitlines()
+
+
+def test_later_sources_go_before_earlier_ones_and_each_setting_knows_its_place(file):
+    settings = combine([read_toml(file), Source("option", {"tiers": {"host": {"capacity": "2 GiB"}}})])
+    assert settings.config.tiers.host.capacity == "2 GiB"
+    assert settings.config.tiers.disk.io_threads == 3
+    assert settings.config.runtime.retry_s == 4
+    assert {name: place for name, place in settings.places.items() if place != DEFAULT} == {
+        "tiers.host.capacity": "option",
+        "tiers.disk.path": f"{file}:6",
+        "tiers.disk.io_threads": f"{file}:6",
+        "runtime.retry_s": f"{file}:9",
+    }
+
+
+def test_a_connectors_keys_go_before_the_file_they_name(file):
+    config = load_settings({"config": str(file), "runtime": {"retry_s": 5}})
+    assert (config.runtime.retry_s, config.tiers.disk.path) == (5, "/kv")
+    assert load_settings({}) == Config()
+
+
+def test_mistakes_of_all_sources_are_listed_with_file_and_line(file):
+    file.write_text(TEXT.replace("capacity", "capacty").replace("= 3", "= 0"))
+    assert refusal(load_settings, {"config": str(file), "modl": {}}) == [
+        f"{file}:3: tiers.host.capacty: unknown setting; did you mean tiers.host.capacity?",
+        f"{file}:6: tiers.disk.io_threads: 0 is out of range; give 1 to 256",
+        "modl: unknown setting; did you mean model?",
+    ]
+
+
+@pytest.mark.parametrize("text", ["[tiers\n", "[tiers.host]\ncapacity = 4 GiB\n", "a = 1\na = 2\n"])
+def test_what_is_not_toml_is_one_line_with_its_place(file, text):
+    file.write_text(text)
+    number = len(text.splitlines())
+    (line,) = refusal(read_toml, file)
+    assert line.startswith(f"{file}:{number}: not TOML: ")
+    assert "column" not in line
+
+
+def test_a_file_that_ends_in_the_middle_is_one_line(file):
+    file.write_text("a = [1,")
+    (line,) = refusal(read_toml, file)
+    assert line.startswith(f"{file}: not TOML: ")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / "image").write_bytes(b"\xff\xd8")
+    assert refusal(read_toml, tmp_path / "image")[0].endswith("is not UTF-8 text; give the path of a TOML file")
+    for path in (tmp_path, tmp_path / "none"):
+        (line,) = refusal(load_settings, {"config": str(path)})
+        assert line.startswith(f"config: can't read {path} (")
+    assert refusal(load_settings, {"config": 3}) == ["config: expected the path of a TOML file, got 3"]
+
+
+def test_a_file_does_not_name_another(file):
+    file.write_text('config = "other.toml"')
+    (line,) = refusal(load_settings, {"config": str(file)})
+    assert line.startswith(f"{file}:1: config: unknown setting")
+
+
+def test_nesting_is_the_inverse_of_flattening():
+    nested = tomllib.loads(TEXT)
+    assert flatten(nested)["tiers.disk.path"] == "/kv"
+    assert nest(flatten(nested)) == nested
