@@ -123,9 +123,9 @@ def test_every_target_is_a_figure_of_its_bench(bar, fake_fio, tmp_path):
         "disk": measure_disk(tmp_path, TINY, bar),
     }
     assert set(command.TARGETS) == set(command.BENCHES)
-    for name in figures:  # the scheduler's is tests/engine/test_bench.py
-        assert set(command.TARGETS[name]) <= set(figures[name])
-        assert all(value > 0 for key, value in figures[name].items() if key != "bytes_per_block")
+    for name, measured in figures.items():  # the scheduler's is tests/engine/test_bench.py
+        assert set(command.TARGETS[name]) <= set(measured)
+        assert all(value > 0 for key, value in measured.items() if key != "bytes_per_block")
 
 
 def test_the_disk_bench_takes_turns_and_leaves_nothing(bar, fake_fio, tmp_path):
