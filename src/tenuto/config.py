@@ -72,6 +72,8 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a tier that keeps failing is left alone before it is tried again."""
     cache_generated: bool = True
     """Keep the blocks of generated tokens too, not only those of prompts."""
+    metrics_port: int = 0
+    """Port for Prometheus; the ranks of data parallelism take it and the next ones. 0: none."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,6 +145,7 @@ def _validate(config: Config) -> None:
         ("runtime.load_timeout_s", config.runtime.load_timeout_s, 0.001, _MOST_SECONDS),
         ("runtime.shutdown_timeout_s", config.runtime.shutdown_timeout_s, 0, _MOST_SECONDS),
         ("runtime.retry_s", config.runtime.retry_s, 0, _MOST_SECONDS),
+        ("runtime.metrics_port", config.runtime.metrics_port, 0, 65535),
     ]
     for setting, value, least, most in ranges:
         if not least <= value <= most:

@@ -72,6 +72,8 @@ class RequestTracker:
     hit: Hit | None = None
     hit_at: int = 0
     """Tokens the engine had when the hit was found."""
+    asked_at: int | None = None
+    """Tokens the engine had at a lookup that has not been counted yet: it is when the request is admitted."""
     may_load: bool = True
     """Until a load of it has failed: it is computed then, once and for all."""
     is_stale: bool = False
