@@ -199,16 +199,16 @@ class Recorder:
         self._changes = Changes()
 
     def changes(self) -> Changes:
-        """What was recorded since the last call, or since `follow`; of the watched, what is not as it was then."""
+        """What was recorded since the last call, or since `follow`; of the watched, what is new or not as it was."""
         watched = self._read_watched()
         with self._lock:
             assert self._changes is not None, "nobody has called follow()"
             news, self._changes = self._changes, Changes()
         told, self._told = self._told, watched
         for name, value in watched.items():
-            before = told.get(name, 0)
-            if value != before:
-                news.values[name] = value - before if parse_series(name)[0].kind is Kind.COUNTER else value
+            if value != told.get(name):
+                is_counter = parse_series(name)[0].kind is Kind.COUNTER
+                news.values[name] = value - told.get(name, 0) if is_counter else value
         return news
 
     def _read_watched(self) -> dict[str, float]:
