@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +137,9 @@ def test_reading_on_another_thread_sees_whole_histograms_and_growing_counters():
     finally:
         sys.setswitchinterval(interval)
     assert recorder.snapshot().values["tenuto_loads_total"] == n
+
+
+def test_the_guide_lists_exactly_the_table():
+    guide = (Path(__file__).parent.parent / "docs" / "guide" / "metrics.md").read_text(encoding="utf-8")
+    rows = [line for line in guide.splitlines() if line.startswith("| `tenuto_")]
+    assert rows == [f"| `{m.name}` | {m.kind.value} | {', '.join(m.labels)} | {m.help} |" for m in TABLE]

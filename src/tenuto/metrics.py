@@ -6,6 +6,7 @@ A **series** is one metric with its label values, as text: "tenuto_failed_blocks
 
 from __future__ import annotations
 
+import functools
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """`name` is Prometheus' and ends in the unit; `key` is the name in `statistics()`, with a place for each label."""
 
@@ -116,11 +117,13 @@ TABLE = (
 BY_NAME = {metric.name: metric for metric in TABLE}
 
 
+@functools.cache  # there are few, and they are asked for in every step
 def series(metric: Metric, *labels: str) -> str:
     """A metric with its label values, which have no spaces."""
     return " ".join((metric.name, *labels))
 
 
+@functools.cache
 def parse_series(text: str) -> tuple[Metric, tuple[str, ...]]:
     """The metric and the label values of a series. Raises `KeyError` for a metric that is not in the table."""
     name, *labels = text.split(" ")
