@@ -1,6 +1,5 @@
 """What a real engine counts, read where users read it: at our port, at vLLM's /metrics, in vLLM's log line."""
 
-import logging
 import socket
 import urllib.request
 
@@ -113,27 +112,28 @@ def test_a_corrupt_block_costs_the_tokens_from_it_on(start, port):
     assert found["tenuto_failed_blocks_total corrupt host_to_device"] == 1
 
 
-def test_vllms_log_line_says_what_was_loaded_since_the_last(start, port, monkeypatch):
+@pytest.fixture
+def vllms_lines(monkeypatch) -> list[str]:
+    """What vLLM's stats logger says; it exists only in engines that start when its level is INFO."""
+    from vllm.v1.metrics.loggers import logger
+
+    lines = []
+    monkeypatch.setattr(logger, "isEnabledFor", lambda level: True)
+    for level in ("info", "debug"):
+        monkeypatch.setattr(logger, level, lambda text, *values: lines.append(text % values))
+    return lines
+
+
+def test_vllms_log_line_says_what_was_loaded_since_the_last(vllms_lines, start, port, monkeypatch):
     engine = start_at(start, port)
     front = engine.llm.llm_engine
     monkeypatch.setattr(front, "do_log_stats_with_interval", lambda: None)  # it would log by the clock, in between
-    records = []
-    handler = logging.Handler()
-    handler.emit = records.append
-    logger = logging.getLogger("vllm.v1.metrics.loggers")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
-        for _ in range(2):
-            engine.ask(TOKENS)
-            settle(engine)
-            front.do_log_stats()
-            engine.forget()
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-    cold, hit = (line for r in records if (line := r.getMessage()).startswith("KV Transfer"))
+    for _ in range(2):
+        engine.ask(TOKENS)
+        settle(engine)
+        front.do_log_stats()
+        engine.forget()
+    cold, hit = (line for line in vllms_lines if line.startswith("KV Transfer"))
     assert "tokens asked=500, tokens in the engine=0, tokens loaded=0, tokens failed=0, hit rate (%)=0.0" in cold
     assert "tokens asked=500, tokens in the engine=0, tokens loaded=448, tokens failed=0, hit rate (%)=89.6" in hit
 
