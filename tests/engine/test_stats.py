@@ -92,6 +92,12 @@ def test_empty_stats_are_empty_and_so_are_those_that_were_reset(stats):
     assert empty.is_empty()
 
 
+def test_an_interval_in_which_only_gauges_changed_gives_no_log_line(stats):
+    data = {"values": {series(metrics.TIER_BLOCKS, "host"): 7, "tenuto_loads_total": 0}, "observations": {}}
+    assert stats.TenutoStats.received(sent(data)).is_empty()
+    assert not stats.TenutoStats(data).is_empty()  # but it is sent
+
+
 def test_a_whole_object_that_was_sent_is_unwrapped(stats):
     data = {"values": {"tenuto_loads_total": 2}, "observations": {}}
     whole = sent(stats.TenutoStats(data))

@@ -30,12 +30,17 @@ class TenutoStats(KVConnectorStats):
 
     @classmethod
     def received(cls, data: dict[str, Any] | None) -> TenutoStats:
-        """What arrived, as a copy; empty for None."""
+        """What grew, of what arrived, as a copy: the log line tells no gauges, and nothing of an idle interval."""
         changes: dict[str, Any] = data or {}
         changes = changes.get("data", changes)  # vLLM 0.27's MultiConnector sends the whole object
         values: dict[str, float] = changes.get("values", {})
         observations: dict[str, list[float]] = changes.get("observations", {})
-        return cls({"values": dict(values), "observations": {name: list(seen) for name, seen in observations.items()}})
+        return cls(
+            {
+                "values": {name: value for name, value in values.items() if value and _is_counter(name)},
+                "observations": {name: list(seen) for name, seen in observations.items()},
+            }
+        )
 
     def __getitem__(self, key: str) -> Any:
         """For vLLM 0.27's MultiConnector, which reads its children's stats as if they had always been sent."""
@@ -53,8 +58,7 @@ class TenutoStats(KVConnectorStats):
         """Add a later interval, or another engine's: counters add up, the later gauge counts."""
         values: dict[str, float] = self.data["values"]
         for name, value in other.data["values"].items():
-            is_counter = parse_series(name)[0].kind is Kind.COUNTER
-            values[name] = values.get(name, 0) + value if is_counter else value
+            values[name] = values.get(name, 0) + value if _is_counter(name) else value
         for name, seen in other.data["observations"].items():
             self.data["observations"].setdefault(name, []).extend(seen)
         return self
@@ -86,6 +90,10 @@ class TenutoStats(KVConnectorStats):
         """Over all series of a metric with these label values, or with any."""
         found = ((*parse_series(name), value) for name, value in self.data["values"].items())
         return sum(value for of, has, value in found if of is metric and labels in ((), has))
+
+
+def _is_counter(name: str) -> bool:
+    return parse_series(name)[0].kind is Kind.COUNTER
 
 
 class StatsFeed:
