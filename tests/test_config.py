@@ -52,6 +52,10 @@ def test_what_is_no_size_is_refused(text):
         ({"tiers": {"disk": "/x"}}, "tiers.disk: expected a group of settings, got '/x'"),
         ({"tiers": {"disk": {"io_threads": 0}}}, "tiers.disk.io_threads: 0 is out of range; give 1 to 256"),
         (
+            {"runtime": {"metrics_port": 65536}},
+            "runtime.metrics_port: 65536 is out of range; give 0 to 65535",
+        ),
+        (
             {"runtime": {"load_timeout_s": float("nan")}},
             "runtime.load_timeout_s: nan is out of range; give 0.001 to 86400",
         ),

@@ -35,8 +35,8 @@ def test_a_block_that_failed_to_be_staged_is_nowhere(make_rig):
     rig.finish()
     for pool in (rig.manager.host, rig.manager.disk):
         assert [block in pool for block in chain.hashes] == [True, False, True]
-    assert rig.manager.counters["failed.device_to_host.io_error"] == 1
-    assert rig.manager.counters["failed.host_to_disk.io_error"] == 1
+    assert rig.manager.statistics()["failed.device_to_host.io_error"] == 1
+    assert rig.manager.statistics()["failed.host_to_disk.io_error"] == 1
 
 
 def test_what_is_in_host_memory_or_on_its_way_there_is_not_staged_again(make_rig):
@@ -56,7 +56,7 @@ def test_what_has_no_room_in_host_memory_is_left_out_from_the_tail(make_rig):
     hit = rig.hit(held)
     rig.keep(chain)
     assert [block in rig.manager.host for block in chain.hashes] == [True, True, False]
-    assert rig.manager.counters["skipped.host_full"] == 1
+    assert rig.manager.statistics()["skipped.host_full"] == 1
     hit.release()
 
 
@@ -99,7 +99,7 @@ def test_a_block_in_host_memory_that_is_not_on_disk_is_written_when_it_is_offere
     rig, chain = make_rig(n_disk=8), make_chain(3)
     rig.manager.use_disk(read=True, write=False)
     rig.keep(chain)
-    assert rig.manager.counters["skipped.disk_off"] == 3
+    assert rig.manager.statistics()["skipped.disk_off"] == 3
     rig.manager.use_disk(read=True, write=True)
     assert rig.offload(chain) == []
     (write,) = rig.pump()
@@ -115,7 +115,7 @@ def test_a_failed_write_costs_its_block_on_disk_only(make_rig):
     rig.end(write, {0: Cause.NO_SPACE})
     assert [block in rig.manager.disk for block in chain.hashes] == [False, True, True]
     assert all(block in rig.manager.host for block in chain.hashes)
-    assert rig.manager.counters["failed.host_to_disk.no_space"] == 1
+    assert rig.manager.statistics()["failed.host_to_disk.no_space"] == 1
     assert rig.manager.disk.statistics().free == 6
 
 
@@ -163,5 +163,5 @@ def test_blocks_of_several_requests_leave_in_one_transfer_each_once(make_rig):
     assert [key.hash for key in stage.keys] == [*one.hashes, same.hashes[2], other.hashes[0]]  # no room for the last
     assert stage.pages == (*pages(2), pages(3)[2], pages(1)[0])
     assert write.keys == stage.keys
-    assert rig.manager.counters["skipped.host_full"] == 1
+    assert rig.manager.statistics()["skipped.host_full"] == 1
     rig.submit([stage, write])

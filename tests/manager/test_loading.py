@@ -105,8 +105,8 @@ def test_a_block_that_could_not_be_brought_is_not_loaded_and_not_in_host_memory(
     assert rig.manager.host.statistics().leased == 3  # on another rank the load may still read all of them
     rig.end(load)  # the worker drops block 1 by itself
     assert rig.manager.host.statistics().leased == 0
-    assert rig.manager.counters["failed.host_to_device.io_error"] == 1
-    assert rig.manager.counters["moved.host_to_device"] == 2
+    assert rig.manager.statistics()["failed.host_to_device.io_error"] == 1
+    assert rig.manager.statistics()["moved.host_to_device"] == 2
     hit = rig.hit(chain)
     assert [span.tier for span in hit.spans] == [HOST, DISK, HOST]  # the disk copy may still be good
     hit.release()

@@ -33,7 +33,7 @@ def test_a_lost_disk_block_is_forgotten_on_disk(make_rig, cause):
     rig.end(load)
     assert [block in rig.manager.disk for block in chain.hashes] == [True, False, True]
     assert [block in rig.manager.host for block in chain.hashes] == [True, False, True]
-    assert rig.manager.counters[f"failed.disk_to_host.{cause.value}"] == 1
+    assert rig.manager.statistics()[f"failed.disk_to_host.{cause.value}"] == 1
 
 
 @pytest.mark.parametrize("cause", NO_LOSSES)
@@ -139,7 +139,7 @@ def test_the_backlog_is_forgotten_by_a_reset(make_rig):
     rig.manager.reset()
     assert rig.manager.statistics()["backlog"] == 0
     rig.finish()
-    assert rig.manager.counters["moved.host_to_disk"] == 1
+    assert rig.manager.statistics()["moved.host_to_disk"] == 1
 
 
 def test_blocks_kept_after_a_reset_are_found_while_old_ones_still_land(make_rig):

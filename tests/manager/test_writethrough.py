@@ -66,7 +66,7 @@ def test_the_backlog_is_bounded(make_rig):
     rig = make_rig(n_host=16, n_disk=16, limits=Limits(max_writes=1, max_backlog=4))
     rig.offload(make_chain(8))
     assert backlog(rig) == 4
-    assert rig.manager.counters["skipped.backlog_full"] == 3
+    assert rig.manager.statistics()["skipped.backlog_full"] == 3
 
 
 def test_a_block_waits_once_however_often_it_is_offered(make_rig):
@@ -85,7 +85,7 @@ def test_what_has_left_host_memory_is_skipped_and_counted(make_rig):
     rig.lose(HOST, make_chain(4), 1, 3)
     rig.end(write)
     assert [write.keys for write in rig.pump()] == [(make_chain(4).key(3),)]
-    assert rig.manager.counters["skipped.left_host"] == 2
+    assert rig.manager.statistics()["skipped.left_host"] == 2
     assert backlog(rig) == 0
 
 
@@ -118,7 +118,7 @@ def test_a_growing_disk_evicts_nothing_and_its_backlog_waits(make_rig):
     (write,) = rig.pump()
     assert len(write.keys) == 1
     rig.end(write)
-    assert rig.manager.counters["failed.host_to_disk"] == 0
+    assert not any(name.startswith("failed") for name in rig.manager.statistics())
     assert rig.manager.disk.statistics().evictions == 1
 
 
@@ -146,7 +146,7 @@ def test_a_disk_smaller_than_one_write_takes_what_it_can(make_rig, n_disk):
     rig = make_rig(n_host=32, n_disk=n_disk)
     rig.keep(make_chain(20))
     assert rig.manager.disk.statistics().registered == n_disk
-    assert rig.manager.counters["moved.host_to_disk"] == 20  # each took the place of an older one
+    assert rig.manager.statistics()["moved.host_to_disk"] == 20  # each took the place of an older one
 
 
 def test_a_backlog_waits_for_slots_that_are_in_use(make_rig):
@@ -167,9 +167,9 @@ def test_a_paused_disk_is_not_written_and_its_backlog_is_dropped(make_rig):
     rig.manager.use_disk(read=True, write=False)
     assert rig.pump() == []
     assert backlog(rig) == 0
-    assert rig.manager.counters["skipped.disk_off"] == 3
+    assert rig.manager.statistics()["skipped.disk_off"] == 3
     assert routes(rig.offload(make_chain(2, seed=1))) == ["device_to_host"]
-    assert rig.manager.counters["skipped.disk_off"] == 5
+    assert rig.manager.statistics()["skipped.disk_off"] == 5
     rig.finish()
     assert rig.manager.disk.statistics().registered == 2  # what was on its way
 

@@ -103,6 +103,12 @@ class SessionModel(RuleBasedStateMachine):
         engine.leader.check()
         figures = engine.leader.statistics()
         assert figures["host.leased"] == figures["disk.leased"] == figures["requests"] == 0
+        tokens = {
+            what: [figures.get(f"tokens.{what}.{tier}", 0) for tier in ("host", "disk", "peer")]
+            for what in ("found", "loaded", "failed")
+        }
+        assert tokens["found"] == [sum(ends) for ends in zip(tokens["loaded"], tokens["failed"], strict=True)]
+        assert figures["tokens.asked"] >= figures["tokens.engine"] + sum(tokens["found"])
 
 
 TestSessionModel = SessionModel.TestCase

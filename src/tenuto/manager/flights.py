@@ -39,6 +39,8 @@ class Flights:
         """Those of them that nobody should wait for any more: whoever did was answered TIMEOUT."""
         self.generation = 0
         """Advanced by a reset: what was launched before is dropped when it arrives."""
+        self.in_flight = dict.fromkeys(Route, 0)
+        """Transfers on their way, by route; its keys never change, so that any thread may read it."""
         self._ids = itertools.count(1)
         self._flights: dict[int, Flight] = {}
 
@@ -67,6 +69,7 @@ class Flights:
         if after is not None:
             after.follower = flight
         self._flights[transfer.id] = flight
+        self.in_flight[route] += 1
         if route in _INTO_HOST:
             self.arriving.update((key.hash, transfer.id) for key in keys)
         return flight
@@ -75,6 +78,7 @@ class Flights:
         """The transfer has ended on all ranks."""
         flight = self._flights.pop(transfer_id)
         flight.has_landed = True
+        self.in_flight[flight.transfer.route] -= 1
         if flight.transfer.route in _INTO_HOST:
             for key in flight.transfer.keys:
                 del self.arriving[key.hash]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tenuto.errors import InvariantError
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.manager.figures import Gauges, record_result
 from tenuto.manager.finder import Finder
 from tenuto.manager.flights import Flight, Flights
 from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending, Span
 from tenuto.manager.writethrough import PlannedWrite, WriteThrough
 from tenuto.memory.pages import PageRun
+from tenuto.metrics import SKIPPED_BLOCKS, Recorder
 from tenuto.pools import Allocated, Full, Pool, WritableLease
 from tenuto.tokens import BlockHash, BlockKey, HashChain
 from tenuto.transfers.plan import Route, Transfer, TransferResult
@@ -22,23 +23,28 @@ class BlockManager:
     """Sans-I/O, single-threaded; see the design.
 
     The caller runs the transfers and answers each with `complete`, once, in id order where one waits for another.
-    Facts gather until `take_facts`.
+    Facts gather until `take_facts`. `block_bytes`: of a block on all ranks, for metrics.
     """
 
-    def __init__(self, host: Pool, disk: Pool | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, host: Pool, disk: Pool | None = None, limits: Limits | None = None,
+        recorder: Recorder | None = None, block_bytes: int = 0,
+    ) -> None:  # fmt: skip
         self.host = host
         self.disk = disk
         self.peers = BlockSet()
-        self.counters: Counter[str] = Counter()
-        """Blocks, by what happened to them."""
+        self.recorder = recorder or Recorder()
         self.flights = Flights()
         """What is on its way."""
         self._finder = Finder(host, disk, self.peers, self.flights.arriving)
         self._writes: WriteThrough | None = None
         if disk is not None:
-            self._writes = WriteThrough(host, disk, limits or Limits(), self.flights.arriving, self.counters)
+            self._writes = WriteThrough(host, disk, limits or Limits(), self.flights.arriving, self.recorder)
         self._open_hits: set[int] = set()
         self._facts: list[Fact] = []
+        self._pools = [host] if disk is None else [host, disk]
+        waiting = () if self._writes is None else self._writes
+        self.recorder.watch(Gauges(self._pools, self.flights.in_flight, waiting, self.peers, block_bytes).read)
 
     # -- loading ------------------------------------------------------------------------------------
 
@@ -110,10 +116,7 @@ class BlockManager:
         """Take in how a transfer ended on all ranks; the transfer."""
         flight = self.flights.land(result.transfer_id)
         transfer = flight.transfer
-        for failure in result.failures:
-            self.counters[f"failed.{transfer.route.value}.{failure.cause.value}"] += 1
-        self.counters[f"moved.{transfer.route.value}"] += len(transfer.keys) - len(result.failures)
-        self.counters[f"bytes.{transfer.route.value}"] += result.n_bytes
+        record_result(self.recorder, transfer, result)
         match transfer.route:
             case Route.DEVICE_TO_HOST | Route.DISK_TO_HOST:
                 self._arrived(flight, result, self.host, TierKind.HOST)
@@ -174,21 +177,13 @@ class BlockManager:
         return bool(self.flights or self._writes)
 
     def statistics(self) -> dict[str, int]:
-        """Counters, and what is where now, in blocks."""
-        figures = dict(self.counters)
-        for pool in [self.host] if self.disk is None else [self.host, self.disk]:
-            s = pool.statistics()
-            figures |= {
-                f"{pool.name}.total": s.total, f"{pool.name}.registered": s.registered,
-                f"{pool.name}.leased": s.leased, f"{pool.name}.evictions": s.evictions,
-            }  # fmt: skip
-        backlog = 0 if self._writes is None else len(self._writes)
-        return figures | {"flights": len(self.flights), "backlog": backlog, "peers": len(self.peers)}
+        """All counters and gauges by their keys in `metrics.TABLE`, and "flights": transfers on their way."""
+        return self.recorder.snapshot().flat() | {"flights": len(self.flights)}
 
     def check(self) -> None:
         """Raise `InvariantError` unless the books balance."""
         self.flights.check()
-        for pool in [self.host] if self.disk is None else [self.host, self.disk]:
+        for pool in self._pools:
             pool.check()
             is_idle = not self.flights and not self._open_hits
             if is_idle and pool.statistics().leased:
@@ -234,7 +229,7 @@ class BlockManager:
         """As many of `n` slots as there are to be had."""
         answer = self.host.allocate(n)
         if isinstance(answer, Full):
-            self.counters["skipped.host_full"] += n - answer.available
+            self.recorder.add(SKIPPED_BLOCKS, n - answer.available, "host_full")
             answer = self.host.allocate(answer.available)
         assert isinstance(answer, Allocated)
         self._tell(Removed, TierKind.HOST, answer.evicted)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from tenuto.manager.results import Limits
+from tenuto.metrics import SKIPPED_BLOCKS, Recorder
 from tenuto.pools import Full, Lease, Pool, WritableLease
 from tenuto.tokens import BlockHash, BlockKey
 
@@ -31,13 +31,13 @@ class WriteThrough:
     """Chooses writes; the manager makes transfers of them and tells when they have ended."""
 
     def __init__(
-        self, host: Pool, disk: Pool, limits: Limits, arriving: Container[BlockHash], counters: Counter[str]
+        self, host: Pool, disk: Pool, limits: Limits, arriving: Container[BlockHash], recorder: Recorder
     ) -> None:
         self._host = host
         self._arriving = arriving  # on their way into host memory: the manager's own record
         self._disk = disk
         self._limits = limits
-        self._counters = counters
+        self._recorder = recorder
         self._writing: set[BlockHash] = set()
         self._backlog: dict[BlockHash, BlockKey] = {}  # in order
         self.is_enabled = True
@@ -52,7 +52,7 @@ class WriteThrough:
     def admit(self, keys: Sequence[BlockKey], host_slots: Sequence[int]) -> PlannedWrite | None:
         """Write these blocks, which are being staged, right behind the stage; what has no room now waits."""
         if not self.is_enabled:
-            self._counters["skipped.disk_off"] += len(keys)
+            self._recorder.add(SKIPPED_BLOCKS, len(keys), "disk_off")
             return None
         todo = [i for i, key in enumerate(keys) if not self._is_there(key)]
         now = todo[: max(self._room(), 0)]
@@ -66,7 +66,7 @@ class WriteThrough:
         if not self.is_enabled or self._is_there(key):
             return
         if len(self._backlog) >= self._limits.max_backlog:
-            self._counters["skipped.backlog_full"] += 1
+            self._recorder.add(SKIPPED_BLOCKS, 1, "backlog_full")
             return
         self._backlog[key.hash] = key
 
@@ -128,9 +128,9 @@ class WriteThrough:
                 gone.append(block)
         for block in gone:
             del self._backlog[block]
-        self._counters["skipped.left_host"] += len(gone)
+        self._recorder.add(SKIPPED_BLOCKS, len(gone), "left_host")
         return keys
 
     def _drop(self) -> None:
-        self._counters["skipped.disk_off"] += len(self._backlog)
+        self._recorder.add(SKIPPED_BLOCKS, len(self._backlog), "disk_off")
         self._backlog.clear()

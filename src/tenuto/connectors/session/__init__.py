@@ -4,6 +4,7 @@ Takes request views, block tables and step progress. Gives the step's plan, and 
 Never: imports an engine.
 """
 
+from tenuto.connectors.session.endpoint import MetricsEndpoint
 from tenuto.connectors.session.leader import Leader
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import Setup
@@ -14,6 +15,7 @@ __all__ = [
     "Handshake",
     "Leader",
     "LoadNews",
+    "MetricsEndpoint",
     "Progress",
     "RequestView",
     "Reset",

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tenuto.connectors.session.health import DiskHealth
+from tenuto.connectors.session.loads import Loads
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.ranks import Ranks
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
 from tenuto.errors import ConfigError
 from tenuto.manager import BlockManager, Filled, Limits, Miss, Pending
+from tenuto.metrics import ASKED_TOKENS, ENGINE_TOKENS, LOOKUP_SECONDS, REQUESTS, Recorder, series
 from tenuto.pools import Pool
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import HashChain
@@ -30,13 +31,16 @@ class Leader:
 
     def __init__(self, setup: Setup, clock: Callable[[], float] = time.monotonic) -> None:
         self.setup = setup
+        self.recorder = Recorder()
+        self.recorder.watch(lambda: {series(REQUESTS): len(self._trackers)})
         self.manager = BlockManager(
             Pool("host", setup.n_host_slots),
             Pool("disk") if setup.has_disk else None,
             Limits(max_writes=setup.max_writes),
+            self.recorder,
+            setup.layout.extent_bytes * setup.world_size,
         )
-        self.counters: Counter[str] = Counter()
-        """Tokens asked for and found, and loads."""
+        self._clock = clock
         self._namespace = setup.namespace
         self._health = DiskHealth(self.manager, setup.config.runtime.retry_s, clock)
         self.due: dict[str, int] = {}
@@ -44,11 +48,12 @@ class Leader:
         self._trackers: dict[str, RequestTracker] = {}
         self._now: list[Transfer] = []
         self._loads: list[tuple[str, frozenset[int]]] = []
-        self._loading: dict[int, str] = {}  # requests, by the transfers their loads wait for
+        self._loading = Loads(self.recorder, setup.layout.block_tokens, clock)
         self._resets: list[Reset] = []
         self._is_connected = False
         """Whether it was heard what is on disk; before, its slots must not be used."""
         self._ranks = Ranks(setup.world_size)
+        self._has_hit = False
 
     # -- start --------------------------------------------------------------------------------------
 
@@ -89,6 +94,7 @@ class Leader:
         tracker = self._track(view)
         if tracker.is_stale or not tracker.may_load:
             return 0
+        tracker.asked_at = n_computed
         if tracker.hit is not None and tracker.hit_at == n_computed:
             return self._n_external(tracker)
         if tracker.waits_for is not None and self.manager.flights.is_bringing(tracker.waits_for):
@@ -97,7 +103,10 @@ class Leader:
         tracker.extend(view.n_tokens)
         block_tokens = self.setup.layout.block_tokens
         tracker.waits_for = None
-        match self.manager.lookup(tracker.chain, n_computed // block_tokens):
+        began = self._clock()
+        found = self.manager.lookup(tracker.chain, n_computed // block_tokens)
+        self.recorder.observe(LOOKUP_SECONDS, self._clock() - began)
+        match found:
             case Pending(block):
                 tracker.waits_for = block
                 return None
@@ -113,7 +122,13 @@ class Leader:
     def admit(self, request_id: str, pages: Sequence[int], n_external: int) -> None:
         """The engine gave the request these pages, `n_external` tokens of which are to be loaded."""
         tracker = self._trackers.get(request_id)
-        if tracker is None or tracker.hit is None:
+        if tracker is None:
+            return
+        if tracker.asked_at is not None:  # not so when called again after a load
+            self.recorder.add(ASKED_TOKENS, tracker.view.n_tokens)
+            self.recorder.add(ENGINE_TOKENS, tracker.asked_at)
+            tracker.asked_at = None
+        if tracker.hit is None:
             return
         if n_external == 0:
             tracker.drop_hit()
@@ -126,10 +141,9 @@ class Leader:
         onboard = self.manager.onboard(hit, runs)
         self._now += onboard.transfers
         self._loads.append((request_id, onboard.awaited))
-        self._loading.update(dict.fromkeys(onboard.awaited, request_id))
-        self.counters["tokens.loaded"] += n_external
-        self.counters["loads"] += 1
-        if self.counters["loads"] == 1:
+        self._loading.begin(request_id, hit, tracker.hit_at, onboard)
+        if not self._has_hit:
+            self._has_hit = True
             logger.info("tenuto: the first hit: %d of %d tokens are loaded", n_external, tracker.view.n_tokens)
 
     def finish(self, request_id: str) -> None:
@@ -172,6 +186,7 @@ class Leader:
             tracker.drop_hit()
             tracker.is_stale = True
         self.manager.reset()
+        self._loading.spoil()
         self._resets.append(Reset(self._namespace.digest, epoch))
 
     @property
@@ -181,7 +196,7 @@ class Leader:
 
     def statistics(self) -> dict[str, int]:
         """Counters and occupancy; see `BlockManager.statistics`."""
-        return self.manager.statistics() | dict(self.counters) | {"requests": len(self._trackers)}
+        return self.manager.statistics()
 
     def check(self) -> None:
         """Raise `InvariantError` unless the books balance."""
@@ -191,7 +206,8 @@ class Leader:
 
     def _ended(self, result: TransferResult) -> None:
         """A transfer has ended on all ranks."""
-        tracker = self._trackers.get(self._loading.pop(result.transfer_id, "no load"))
+        request_id = self._loading.end(result)
+        tracker = self._trackers.get(request_id) if request_id is not None else None
         if tracker is not None and result.failures:
             tracker.may_load = False
         transfer = self.manager.complete(result)
@@ -210,7 +226,6 @@ class Leader:
             chain = HashChain(self._namespace.digest, layout.block_tokens, view.extra)
             tracker = RequestTracker(view, chain, self.setup.pages_per_block)
             self._trackers[view.request_id] = tracker
-            self.counters["tokens.asked"] += view.n_prompt_tokens
         return tracker
 
     def _n_external(self, tracker: RequestTracker) -> int:

@@ -74,6 +74,8 @@ class RequestTracker:
     """Tokens the engine had when the hit was found."""
     waits_for: BlockHash | None = None
     """A block on its way into host memory that the last lookup ended at."""
+    asked_at: int | None = None
+    """Tokens the engine had at a lookup that has not been counted yet: it is when the request is admitted."""
     may_load: bool = True
     """Until a load of it has failed: it is computed then, once and for all."""
     is_stale: bool = False

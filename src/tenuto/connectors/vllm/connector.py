@@ -16,11 +16,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from tenuto.connectors.session import Handshake, Leader, Progress, StepPlan, Worker, WorkerReport
+from tenuto.connectors.session import Handshake, Leader, MetricsEndpoint, Progress, StepPlan, Worker, WorkerReport
+from tenuto.connectors.vllm.stats import StatsFeed, TenutoPromMetrics, TenutoStats
 from tenuto.connectors.vllm.translate import Adapters, VllmRequest, make_setup, order_layers
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -68,12 +70,18 @@ class TenutoConnector(KVConnectorBase_V1):
         setup = make_setup(vllm_config, kv_cache_config)
         self._layer_names = list(kv_cache_config.kv_cache_groups[0].layer_names)
         self._leader: Leader | None = None
+        self._feed: StatsFeed | None = None
+        self._endpoint: MetricsEndpoint | None = None
         self._worker: Worker | None = None
         self._failed_pages: set[int] = set()
         self._requests: dict[str, VllmRequest] = {}
         self._adapters = Adapters()
         if role is KVConnectorRole.SCHEDULER:
             self._leader = Leader(setup)
+            self._feed = StatsFeed(self._leader.recorder)
+            if port := setup.config.runtime.metrics_port:
+                dp_rank = vllm_config.parallel_config.data_parallel_index
+                self._endpoint = MetricsEndpoint(port + dp_rank, self._leader.recorder, str(dp_rank))
             _recompute_on_load_errors(vllm_config)
         else:
             self._worker = Worker(setup, vllm_config.parallel_config.rank)
@@ -142,9 +150,11 @@ class TenutoConnector(KVConnectorBase_V1):
         return None if report is None else TenutoWorkerMetadata(report)
 
     def shutdown(self) -> None:
-        """Drain pending writes."""
+        """Drain pending writes; free the metrics port."""
         if self._worker is not None:
             self._worker.shutdown()
+        if self._endpoint is not None:
+            self._endpoint.close()
 
     # -- scheduler side -----------------------------------------------------------------------------
 
@@ -192,6 +202,28 @@ class TenutoConnector(KVConnectorBase_V1):
     def statistics(self) -> dict[str, int]:
         """Counters and occupancy, in tokens, blocks and bytes."""
         return self.leader.statistics()
+
+    # -- metrics ------------------------------------------------------------------------------------
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        """What was counted since the last call; the scheduler's side counts for all ranks."""
+        return None if self._feed is None else self._feed.take(is_busy=bool(self._requests))
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
+        """Stats that another process has sent."""
+        return TenutoStats.received(data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics:
+        """Our metrics for vLLM's `/metrics`."""
+        return TenutoPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # -- both ---------------------------------------------------------------------------------------
 
