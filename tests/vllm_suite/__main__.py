@@ -57,11 +57,11 @@ def run(sources: Sources, connector: str, overlay: Path | None, arguments: list[
     """One pytest run in the unpacked tree: the recorder's lines."""
     record = sources.tree / f"{connector}.jsonl"
     shutil.rmtree(sources.tree / "stored", ignore_errors=True)
-    paths = [overlay, HERE.parents[1] / "src", HERE, sources.site]
+    paths = [overlay and overlay.resolve(), HERE.parents[1] / "src", HERE, sources.site]
     command = [
-        sys.executable, "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", ".", "-p", "suite_plugin",
+        sys.executable, "-m", "pytest", "-c", str(HERE / "suite.ini"), "--rootdir", ".", "-p", "suite_plugin",
         "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "-q", "--tb", "no", "--timeout", str(TEST_SECONDS),
-        "--connector", connector, "--record", str(record), *arguments,
+        "--connector", connector, "--engine", sources.version, "--record", str(record), *arguments,
     ]  # fmt: skip
     environment = os.environ | ENGINE | {"PYTHONPATH": os.pathsep.join(str(path) for path in paths if path)}
     with (sources.tree / f"{connector}.log").open("w") as log:
@@ -76,7 +76,7 @@ def run(sources: Sources, connector: str, overlay: Path | None, arguments: list[
 def main() -> int:
     """Fetch, run twice, write the summary, print the table. 1 when a test fails because of us."""
     parser = argparse.ArgumentParser(prog="tests.vllm_suite", description=__doc__)
-    parser.add_argument("--version", default="0.32.0", help="vLLM's version, as pinned in requirements/vllm-sdist-*.txt")
+    parser.add_argument("--version", default="0.32.0", help="vLLM's version; its archive is pinned in requirements")
     parser.add_argument("--overlay", type=Path, help="folder with that vLLM, if it is not the installed one")
     parser.add_argument("--out", type=Path, help="folder for the JSON summary")
     parser.add_argument("pytest", nargs="*", help="files and options for pytest instead of the whole list")
@@ -95,7 +95,7 @@ def main() -> int:
         told = {
             "name": "vllm-suite",
             "versions": {"vllm": options.version, "tenuto": version("tenuto"), "python": sys.version.split()[0]},
-            "command": f"python -m tests.vllm_suite --version {options.version}",
+            "command": " ".join(["python -m tests.vllm_suite", *sys.argv[1:]]),
             "date": datetime.now(UTC).date().isoformat(),
         }
         path = options.out / f"vllm-suite-{options.version}.json"

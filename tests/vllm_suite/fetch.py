@@ -1,4 +1,4 @@
-"""vLLM's tests from its source archive, with what they need, in a cache folder. Nothing is built, nothing is patched."""
+"""vLLM's tests from its source archive, with what they need, in a cache folder. Nothing is built."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sources:
             self._unpack()
 
     def _download(self) -> None:
-        """pip asks the archive for its metadata: an empty build target, whose version is the one we pin, runs no compiler."""
+        """pip asks the archive for its metadata: with an empty build target that runs no compiler."""
         pins = REQUIREMENTS / f"vllm-sdist-{self.version}.txt"
         if not pins.is_file():
             raise SystemExit(f"version: {self.version} has no requirements/{pins.name}; pin its archive there")
@@ -42,7 +42,7 @@ class Sources:
         _pip("download", *what, **build)
 
     def _unpack(self) -> None:
-        """tests/ alone, without the root conftest.py: it imports audio, image and server packages that we don't need."""
+        """tests/ alone, without the root conftest.py, which imports audio, image and server packages."""
         name, part = f"vllm-{self.version}", self.tree.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         with tarfile.open(self.downloads / f"{name}.tar.gz") as archive:

@@ -1,4 +1,4 @@
-"""Tiny local models under the names that vLLM's tests ask for: a folder in the working directory goes before the hub."""
+"""Tiny models under the names that vLLM's tests ask for: a folder in the working directory goes before the hub."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import suite_subject
+import vllm
 
 from tenuto.errors import ConfigError
 
@@ -17,10 +18,13 @@ from tenuto.errors import ConfigError
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tenuto")
     group.addoption("--connector", choices=("stock", "tenuto"), required=True, help="vLLM's own, or ours in its place")
+    group.addoption("--engine", default="", help="the version of vLLM that is meant")
     group.addoption("--record", type=Path, required=True, help="file that gets a line per test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not vllm.__version__.startswith(config.option.engine):
+        raise pytest.UsageError(f"version: vLLM here is {vllm.__version__}, not {config.option.engine}; use --overlay")
     if config.option.connector == "tenuto":
         suite_subject.install()
     config.pluginmanager.register(Recorder(config.option.record), "tenuto-recorder")

@@ -126,7 +126,7 @@ def beside(mock: type[Any]) -> type[Any]:
 
 
 def install() -> None:
-    """Make the factory give ours: by name, through vLLM's recording wrapper, beside its mock, and where there is none."""
+    """Make the factory give ours: by name, in vLLM's recording wrapper, beside its mock, and where there is none."""
     registry = KVConnectorFactory._registry
     registry["ExampleConnector"] = lambda: Subject
     registry["NixlConnector"] = lambda: ForNixl

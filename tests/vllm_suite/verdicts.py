@@ -11,7 +11,7 @@ Entry = Mapping[str, Any]
 """A line of the recorder: test, outcome, reason, refused, how, asked."""
 
 BY_DESIGN = {
-    "*test_multi_connector.py::test_multi_example_connector_consistency": "compares the files that the example connector writes",
+    "*::test_multi_example_connector_consistency": "compares the files that the example connector writes",
     "*::test_prefix_cache_stats_counted_once_for_retried_then_scheduled_request": "reads the mock connector's metadata",
     "*test_error_propagation.py::*": "wants the fail policy; ours sets recompute",
     "*test_cache_pollution_prevention.py::*": "wants the fail policy; ours sets recompute",
@@ -24,8 +24,8 @@ BY_DESIGN = {
 def judge(stock: Entry | None, ours: Entry) -> tuple[str, str]:
     """(verdict, reason) of one test.
 
-    "passed", "skipped"; "here too": it fails on this machine with vLLM's own connectors as well; "refused": ours says it
-    does not serve this set-up; "by design"; "fault": everything else.
+    "passed", "skipped"; "here too": it fails on this machine with vLLM's own connectors as well; "refused": ours says
+    that it does not serve this set-up; "by design"; "fault": everything else.
     """
     if ours["outcome"] != "failed":
         return ours["outcome"], ours["reason"]
@@ -40,7 +40,7 @@ def judge(stock: Entry | None, ours: Entry) -> tuple[str, str]:
 
 
 def summarise(stock: Iterable[Entry], ours: Iterable[Entry]) -> dict[str, Any]:
-    """Per file the number of each verdict, of tests that built ours and of those that passed; each failure with its reason."""
+    """Per file the number of each verdict, and of tests that built ours; each failure with its reason."""
     baseline = {entry["test"]: entry for entry in stock}
     files: dict[str, Counter[str]] = {}
     reasons: dict[str, dict[str, list[str]]] = {}
@@ -63,7 +63,17 @@ def summarise(stock: Iterable[Entry], ours: Iterable[Entry]) -> dict[str, Any]:
     return {"total": dict(total), "files": {f: dict(c) for f, c in files.items()}, "reasons": reasons}
 
 
-COLUMNS = ("tests", "passed", "built ours", "built ours and passed", "refused", "by design", "fault", "here too", "skipped")
+COLUMNS = (
+    "tests",
+    "passed",
+    "built ours",
+    "built ours and passed",
+    "refused",
+    "by design",
+    "fault",
+    "here too",
+    "skipped",
+)
 
 
 def table(summary: Mapping[str, Any]) -> str:
