@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.connector == "tenuto":
         suite_subject.install()
     config.pluginmanager.register(Recorder(config.option.record), "tenuto-recorder")
+
+
+_PLACE = re.compile(r"(?<![\w.])(?:/[\w.+-]+){2,}| at 0x[0-9a-f]+")
 
 
 class Recorder:
@@ -83,7 +87,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _reason(error: Any) -> str:
-    """One line: the error that refused the connector if one did, else the last one."""
+    """One line without paths and addresses: the error that refused the connector if one did, else the last one."""
     told = next((e for e in _chain(error) if isinstance(e, ConfigError)), error)
-    words = " ".join(f"{type(told).__name__}: {told}".split())
+    words = _PLACE.sub("…", " ".join(f"{type(told).__name__}: {told}".split()))
     return words if len(words) <= 300 else words[:299] + "…"

@@ -127,13 +127,12 @@ def beside(mock: type[Any]) -> type[Any]:
 
 def install() -> None:
     """Make the factory give ours: by name, in vLLM's recording wrapper, beside its mock, and where there is none."""
-    registry = KVConnectorFactory._registry
-    registry["ExampleConnector"] = lambda: Subject
-    registry["NixlConnector"] = lambda: ForNixl
-    registry[Attached.__name__] = lambda: Attached
+    ours = {"ExampleConnector": Subject, "NixlConnector": ForNixl, "Attached": Attached}
     of_config = KVConnectorFactory.get_connector_class.__func__
 
     def get_connector_class(cls: Any, config: Any) -> Any:
+        if config.kv_connector in ours:
+            return ours[config.kv_connector]
         chosen = of_config(cls, config)
         if chosen.__name__ == "TestExampleConnector":
             chosen.__init__.__globals__["ExampleConnector"] = Subject
@@ -162,7 +161,7 @@ def _attach() -> None:
 
 
 def _ours() -> KVTransferConfig:
-    return KVTransferConfig(kv_connector=Attached.__name__, kv_role="kv_both")
+    return KVTransferConfig(kv_connector="Attached", kv_role="kv_both")
 
 
 def _nothing_moved(transfer: Transfer) -> TransferResult:

@@ -11,6 +11,7 @@ Entry = Mapping[str, Any]
 """A line of the recorder: test, outcome, reason, refused, how, asked."""
 
 BY_DESIGN = {
+    "*::test_reset_connector_cache_no_connector_is_no_op_success": "says what happens without a connector",
     "*::test_multi_example_connector_consistency": "compares the files that the example connector writes",
     "*::test_prefix_cache_stats_counted_once_for_retried_then_scheduled_request": "reads the mock connector's metadata",
     "*test_error_propagation.py::*": "wants the fail policy; ours sets recompute",
