@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from hashlib import sha256
 from pathlib import Path
 
 REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
+PACKAGES = REQUIREMENTS / "vllm-tests.txt"
 
 
 class Sources:
@@ -18,7 +20,7 @@ class Sources:
     def __init__(self, cache: Path, version: str) -> None:
         self.version = version
         self.tree = cache / f"vllm-{version}"
-        self.site = cache / "site"
+        self.site = cache / f"site-{sha256(PACKAGES.read_bytes()).hexdigest()[:12]}"
         self.downloads = cache / "downloads"
 
     def fetch(self) -> None:
@@ -26,7 +28,7 @@ class Sources:
         if not self.site.is_dir():
             target = self.site.with_suffix(".part")
             shutil.rmtree(target, ignore_errors=True)
-            _pip("install", "--no-deps", "--target", str(target), "-r", str(REQUIREMENTS / "vllm-tests.txt"))
+            _pip("install", "--no-deps", "--target", str(target), "-r", str(PACKAGES))
             target.rename(self.site)
         if not self.tree.is_dir():
             self._download()
