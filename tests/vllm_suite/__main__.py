@@ -68,7 +68,8 @@ def run(sources: Sources, connector: str, overlay: Path | None, arguments: list[
             command, cwd=sources.tree, env=environment, stdout=log, stderr=subprocess.STDOUT, check=False
         ).returncode
     if code not in (0, 1):
-        raise SystemExit(f"pytest ended with {code} for the {connector} connector; see {log.name}")
+        last = Path(log.name).read_text().strip().rpartition("\n")[2]
+        raise SystemExit(f"pytest ended with {code} for the {connector} connector: {last} ({log.name})")
     return [json.loads(line) for line in record.read_text().splitlines()]
 
 

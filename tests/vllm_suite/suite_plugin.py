@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import suite_subject
 import vllm
+from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 
 from tenuto.errors import ConfigError
 
@@ -45,6 +46,8 @@ class Recorder:
         suite_subject.BUILT.clear()
         self._entry = {"test": item.nodeid, "outcome": "passed", "reason": "", "refused": False, "asked": 0, "how": []}
         result = yield
+        if suite_subject.BUILT:
+            ensure_kv_transfer_shutdown()  # older engines leave their worker's connector to the next test
         self._entry["how"] = [subject.how for subject in suite_subject.BUILT]
         self._file.write(json.dumps(self._entry) + "\n")
         self._file.flush()
