@@ -3,6 +3,7 @@
 #   make install   .venv with the engine, the demo and the checks (2 GB, two minutes)
 #   make demo      a real engine, a real model: cold, host hit, disk hit
 #   make test      style, types, import order, tests
+#   make test-vllm vLLM's own connector tests with ours in place of its own (downloads 45 MB; minutes)
 #   make bench     the numbers kept in benchmarks/results
 
 SHELL := /bin/bash
@@ -32,7 +33,7 @@ apt_install() {
 }
 endef
 
-.PHONY: help install demo test lint check-types check-imports pytest bench clean
+.PHONY: help install demo test lint check-types check-imports pytest test-vllm bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -83,6 +84,10 @@ test: install
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+# ARGS="--version 0.27.1 --overlay FOLDER" runs another version's; ARGS="-- FILE -k NAME" some tests alone.
+test-vllm: install
+	@$(BIN)/python -m tests.vllm_suite $(if $(ARGS),$(ARGS),--out benchmarks/results)
 
 bench: install
 	@$(apt)

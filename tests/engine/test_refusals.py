@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tenuto.errors import UnsupportedModelError
+from tenuto.errors import ConfigError, UnsupportedModelError
 
 pytestmark = pytest.mark.engine
 
@@ -35,6 +35,24 @@ def test_several_groups_name_the_flag_that_helps():
     line = refusal(_only_spec, groups(full(), full()))
     assert "2 KV cache groups" in line
     assert "--disable-hybrid-kv-cache-manager" in line
+
+
+def test_a_model_without_a_cache_is_not_sent_to_a_flag_that_does_not_help():
+    from tenuto.connectors.vllm.translate import _only_spec
+
+    line = refusal(_only_spec, groups())
+    assert "no KV cache" in line
+    assert "--" not in line
+
+
+def test_a_model_folder_without_weights_is_refused_in_one_line(tmp_path):
+    from tenuto.connectors.vllm.translate import _weights
+
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(model=str(tmp_path), seed=0), load_config=SimpleNamespace(load_format="auto")
+    )
+    with pytest.raises(ConfigError, match=r"^model: no weight files in .*; start vLLM without tenuto$"):
+        _weights(config)
 
 
 def test_latent_windowed_and_uneven_attention_are_not_served_yet():

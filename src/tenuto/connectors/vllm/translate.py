@@ -139,6 +139,8 @@ def _refuse_unsupported(vllm_config: VllmConfig) -> None:
 
 def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
     groups = kv_cache_config.kv_cache_groups
+    if not groups:
+        raise UnsupportedModelError("this model has no KV cache to keep; start vLLM without tenuto")
     if len(groups) != 1:
         raise UnsupportedModelError(
             f"this model has {len(groups)} KV cache groups, tenuto serves one: start vLLM with "
@@ -203,7 +205,10 @@ def _weights(vllm_config: VllmConfig, name: str) -> str:
         return f"named:{name}"
     path = Path(model.model)
     if path.exists():
-        return fingerprint_weights(path)
+        try:
+            return fingerprint_weights(path)
+        except FileNotFoundError as error:
+            raise ConfigError(f"model: {error}, so nothing tells it from others; start vLLM without tenuto") from error
     from transformers.utils.hub import cached_file  # the file a hub name was resolved to
 
     found = cached_file(model.model, "config.json", revision=model.revision, local_files_only=True)
