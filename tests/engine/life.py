@@ -193,10 +193,14 @@ class Life:
         for pool in (leader.manager.host, leader.manager.disk):
             s = pool.statistics()
             assert s.free + s.registered == s.total, s
-        held = (leader._loading, leader._partial, leader._now, leader._loads, leader._resets,
-                leader.manager._open_hits, leader.manager._flights.overdue, leader.manager._flights.arriving,
-                worker._loads, worker._pages, worker._results, connector._requests, connector._failed_pages)  # fmt: skip
-        assert not any(held), held
+        manager, flights = leader.manager, leader.manager._flights
+        held = {
+            "leader": (leader._loading, leader._partial, leader._now, leader._loads, leader._resets),
+            "manager": (manager._open_hits, flights.overdue, flights.arriving),
+            "worker": (worker._loads, worker._pages, worker._results),
+            "connector": (connector._requests, connector._failed_pages),
+        }
+        assert not any(map(any, held.values())), held
         assert worker._running_engine().n_pending() == 0
         free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         assert free == N_PAGES - 1, f"the engine has {free} free pages"
@@ -234,15 +238,20 @@ class Life:
 
     def _reset(self) -> None:
         chance = self.rng.random()
-        if chance < 0.02 and not self._loading() and self._may_preempt_all():
+        if chance < 0.02 and self._only_running_hold_pages():
             self.counts["resets.running"] += bool(self.engine.llm.reset_prefix_cache(reset_running_requests=True))
         elif chance > 0.98 and self._loading():
             self.scheduler.reset_connector_cache()
             self.counts["resets.loading"] += 1
 
-    def _may_preempt_all(self) -> bool:
-        """vLLM refuses while pages are kept for an aborted request's load."""
-        return all(not request.is_finished() for request in self.scheduler.requests.values())
+    def _only_running_hold_pages(self) -> bool:
+        """Else vLLM refuses to preempt all: loads that are on their way, or have ended, keep theirs."""
+        manager = self.scheduler.kv_cache_manager
+        return not any(
+            any(manager.get_block_ids(name)[0])
+            for name, request in self.scheduler.requests.items()
+            if request.status.name != "RUNNING"
+        )
 
     def _weather(self, progress: float) -> None:
         now = next((what for start, stop, what in WEATHER if start <= progress < stop), "")
@@ -335,7 +344,12 @@ def main() -> int:
     )  # fmt: skip
     logging.getLogger("tenuto").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(live(arguments.requests, arguments.seed, Path(folder))))
+        scratch = Path(folder) / "tmp"
+        scratch.mkdir()
+        tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
+        counts = live(arguments.requests, arguments.seed, Path(folder))
+        counts["left_in_tmp"] = sum("tenuto" in path.name for path in scratch.rglob("*"))
+        print(json.dumps(counts))
     return 0
 
 
