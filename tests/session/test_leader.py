@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tenuto.connectors.session import Handshake, WorkerReport
+from tenuto.connectors.session import Handshake, Leader, WorkerReport
 from tenuto.errors import Cause, ConfigError
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockHash, BlockKey
@@ -231,3 +231,13 @@ def test_a_growing_disk_is_waited_for_and_one_without_room_is_not():
     rig.answer(rig.step())
     rig.step()
     assert rig.leader.statistics()["backlog"] == 0
+
+
+def test_a_leader_that_no_worker_told_of_the_disk_leaves_it_alone(our_log):
+    """Under another connector's parent, its workers' words may be all that comes."""
+    rig = Rig()
+    leader = Leader(rig.leader.setup)
+    leader.connect({})
+    leader.receive(WorkerReport(disks={0: Capacity(64, is_growing=False)}))
+    assert leader.statistics()["disk.total"] == 0  # slots whose content nobody told of are not written over
+    assert [r.levelname for r in our_log() if "the disk tier is off" in r.getMessage()] == ["WARNING"]

@@ -58,9 +58,15 @@ class Leader:
                     f"rank {shake.rank} sees another model or geometry than the scheduler; "
                     "start all processes from the same model folder and settings"
                 )
+        if self.manager.disk is not None and not shakes:
+            logger.warning(
+                "tenuto: the disk tier is off: no worker said what it has there; under MultiConnector, "
+                "name TenutoConnector before connectors that have something to say at start"
+            )
+            return
         self._is_connected = self.manager.disk is not None
         self._disks = {shake.rank: shake.disk for shake in shakes if shake.disk is not None}
-        if self.manager.disk is None or len(self._disks) < len(shakes) or not shakes:
+        if self.manager.disk is None or len(self._disks) < len(shakes):
             return
         n_slots = self._resize_disk()
         common = set(shakes[0].recovered).intersection(*(shake.recovered for shake in shakes[1:]))
