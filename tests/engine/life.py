@@ -43,7 +43,7 @@ OPTIONS: dict[str, Any] = {
     "enable_chunked_prefill": True,
 }  # fmt: skip
 WEATHER = (
-    (0.35, 0.45, "read error"), (0.50, 0.60, "no answer"), (0.65, 0.75, "short reads"), (0.80, 0.85, "disk full"),
+    (0.35, 0.50, "read error"), (0.55, 0.65, "no answer"), (0.70, 0.82, "short reads"), (0.86, 0.92, "disk full"),
 )  # fmt: skip
 """Parts of the life in which storage fails."""
 WARM_UP = 0.3
@@ -141,6 +141,7 @@ class Life:
         self.alive: dict[str, Birth] = {}
         self.internal: dict[str, str] = {}
         self.stayed: Counter[str] = Counter()
+        self.storm = ""
         preempt = self.scheduler._preempt_request
 
         def count_preemption(*args: Any, **more: Any) -> Any:
@@ -255,7 +256,13 @@ class Life:
 
     def _weather(self, progress: float) -> None:
         now = next((what for start, stop, what in WEATHER if start <= progress < stop), "")
-        files = self.files
+        if now == self.storm:
+            return
+        self.storm, files = now, self.files
+        if now:  # so that what is asked next is on disk alone
+            self.drain()
+            assert self.engine.llm.reset_prefix_cache()
+            self.engine.leader.manager.host.reset()
         files.read_errno = BROKEN if now == "read error" else 0
         files.write_errno = DISK_FULL if now == "disk full" else 0
         files.short_read_bytes = 4096 if now == "short reads" else None

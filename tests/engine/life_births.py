@@ -42,14 +42,16 @@ def births(n: int, seed: int) -> list[Birth]:
         birth = Birth([], rng.choice(OUTPUTS), rng.choice((0, 0, 0, 1, 2, 5, 15)))
         old = found[max(0, index - 60) :]
         if old and rng.random() < 0.4:
-            birth.tokens = rng.choice(old).tokens
+            twin = rng.choice(old)
+            birth.tokens, birth.salt = twin.tokens, twin.salt
+            birth.doom = "loading" if rng.random() < 0.2 else ""
         elif old and rng.random() < 0.2:
             birth.parent = rng.randrange(max(0, index - 60), index)
         if not birth.tokens:
             family = families[index * (len(families) - 12) // n + rng.randrange(12)]
             tail = prompt(rng.randrange(1 << 30), rng.choice(TAILS))
             birth.tokens = [*family[: rng.choice(LENGTHS)], *tail]
-        if rng.random() < 0.12:
+        if birth.salt is None and rng.random() < 0.08:
             birth.salt = rng.choice(("a", "b"))
         birth.after_lull = rng.random() < 0.05
         birth.wants_logprobs = rng.random() < 0.05

@@ -18,7 +18,9 @@ def assert_eventful(counts):
         "host.evictions": n, "disk.registered": 20, "resets.engine": 2, "resets.running": 2, "resets.loading": 1,
         "aborted.waiting": 1, "aborted.loading": 1, "aborted.running": 1, "aborted.finished": 1,
         "failed.disk_to_host.io_error": 1, "failed.disk_to_host.corrupt": 1, "failed.host_to_disk.no_space": 1,
+        "late": 1,
     }  # fmt: skip
+    counts["late"] = sum(counts.get(f"failed.{route}.timeout", 0) for route in ("host_to_device", "disk_to_device"))
     missed = {name: counts.get(name, 0) for name, least in at_least.items() if counts.get(name, 0) < least}
     assert not missed, missed
 
