@@ -25,6 +25,7 @@ def assert_eventful(counts):
     assert not missed, missed
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("version", "n"), [("0.32.0", 150), ("0.27.1", 100)])
 def test_a_random_life_leaves_only_right_answers(version, n):
     printed = run_python(version, "-m", "tests.engine.life", "--requests", str(n), "--seed", "1")
