@@ -1,10 +1,17 @@
 """Requests come, are aborted, preempted, reset and failed at random, on both versions: nothing wrong, nothing left."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from tenuto.memory.pages import PageRun
+from tenuto.transfers.plan import Route
+from tests.engine.life import Bytes
+from tests.engine.life_births import births
 from tests.engine.test_versions import run_python
+from tests.engine.tiny import BLOCK_TOKENS
 
 pytestmark = pytest.mark.engine
 
@@ -36,3 +43,39 @@ def test_a_random_life_leaves_only_right_answers(version, n):
     assert counts["threads.grown"] <= 0
     assert counts["ours.grown_kib"] <= 256
     assert counts["left_in_tmp"] == 0
+
+
+def test_a_life_without_events_does_not_count():
+    with pytest.raises(AssertionError, match=r"preempted.*0"):
+        assert_eventful({"requests": 100, "finished": 100})
+
+
+def test_a_life_notices_a_page_that_was_loaded_with_other_bytes():
+    pages = torch.arange(4.0).reshape(4, 1)
+    key = SimpleNamespace(hash=b"block")
+
+    def move(route, page):
+        return SimpleNamespace(keys=[key], pages=[PageRun((page,))], route=route)
+
+    moves = iter([move(Route.DEVICE_TO_HOST, 1), move(Route.HOST_TO_DEVICE, 2), move(Route.HOST_TO_DEVICE, 3)])
+    manager = SimpleNamespace(complete=lambda result: next(moves))
+    paged = SimpleNamespace(_stacks=[pages])
+    worker = SimpleNamespace(_movers=SimpleNamespace(_device=SimpleNamespace(_paged=paged)))
+    seen = Bytes(SimpleNamespace(worker=worker, leader=SimpleNamespace(manager=manager)))
+    pages[2] = pages[1]
+    for _ in range(2):
+        manager.complete(SimpleNamespace(failed=()))
+    assert seen.n_compared == 1
+    with pytest.raises(AssertionError, match="loaded other bytes"):
+        manager.complete(SimpleNamespace(failed=()))
+
+
+def test_the_same_seed_is_the_same_life_and_has_every_kind_of_request():
+    requests = births(200, 7)
+    assert requests == births(200, 7) != births(200, 8)
+    lengths = {len(birth.tokens) for birth in requests}
+    assert {1, BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 600} <= lengths
+    assert {birth.doom for birth in requests} == {"", "waiting", "loading", "running", "finished"}
+    for kind in ("salt", "wants_logprobs", "after_lull"):
+        assert 0 < sum(bool(getattr(birth, kind)) for birth in requests) < 100
+    assert any(birth.parent is not None for birth in requests)
