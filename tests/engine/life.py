@@ -22,6 +22,7 @@ import threading
 import time
 import tracemalloc
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,8 @@ class Life:
         self.internal: dict[str, str] = {}
         self.stayed: Counter[str] = Counter()
         self.storm = ""
+        plain = [birth for birth in requests if not birth.salt and not birth.wants_logprobs]
+        self.witness = replace(max(plain, key=lambda birth: len(birth.tokens)), doom="")
         preempt = self.scheduler._preempt_request
 
         def count_preemption(*args: Any, **more: Any) -> Any:
@@ -259,10 +262,8 @@ class Life:
         if now == self.storm:
             return
         self.storm, files = now, self.files
-        if now:  # so that what is asked next is on disk alone
-            self.drain()
-            assert self.engine.llm.reset_prefix_cache()
-            self.engine.leader.manager.host.reset()
+        if now:
+            self._put_on_disk(now)
         files.read_errno = BROKEN if now == "read error" else 0
         files.write_errno = DISK_FULL if now == "disk full" else 0
         files.short_read_bytes = 4096 if now == "short reads" else None
@@ -270,6 +271,17 @@ class Life:
             files.gate.clear()
         else:
             files.gate.set()
+        if now:  # a load from disk begins right under the storm
+            self._add(f"under {now}", self.witness)
+            while f"under {now}" in self.alive:
+                self.step()
+
+    def _put_on_disk(self, name: str) -> None:
+        """Have the longest prompt on disk, and what the engine and host memory hold forgotten."""
+        self._add(f"before {name}", self.witness)
+        self.drain()
+        assert self.engine.llm.reset_prefix_cache()
+        self.engine.leader.manager.host.reset()
 
     def _take(self, output: Any) -> None:
         name = output.request_id
