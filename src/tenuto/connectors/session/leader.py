@@ -69,6 +69,12 @@ class Leader:
                     f"rank {shake.rank} sees another model or geometry than the scheduler; "
                     "start all processes from the same model folder and settings"
                 )
+        if self.manager.disk is not None and not shakes:
+            logger.warning(
+                "tenuto: the disk tier is off: no worker said what it has there; under MultiConnector, "
+                "name TenutoConnector before connectors that have something to say at start"
+            )
+            return
         self._is_connected = self.manager.disk is not None
         disk = self._resize_disk({rank: shake.disk for rank, shake in workers.items() if shake.disk is not None})
         if disk is None:

@@ -17,6 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from tenuto.connectors.session import Handshake, Leader, MetricsEndpoint, Progress, StepPlan, Worker, WorkerReport
+from tenuto.connectors.vllm import versions
 from tenuto.connectors.vllm.stats import StatsFeed, TenutoPromMetrics, TenutoStats
 from tenuto.connectors.vllm.translate import Adapters, VllmRequest, make_setup, order_layers
 
@@ -82,7 +83,8 @@ class TenutoConnector(KVConnectorBase_V1):
             if port := setup.config.runtime.metrics_port:
                 dp_rank = vllm_config.parallel_config.data_parallel_index
                 self._endpoint = MetricsEndpoint(port + dp_rank, self._leader.recorder, str(dp_rank))
-            _recompute_on_load_errors(vllm_config)
+            if versions.set_to_recompute(vllm_config):
+                logger.info("tenuto: kv_load_failure_policy set to recompute: a failed load is computed instead")
         else:
             self._worker = Worker(setup, vllm_config.parallel_config.rank)
 
@@ -255,13 +257,6 @@ class TenutoConnector(KVConnectorBase_V1):
                 is_whole = request_id in cached.resumed_req_ids
                 n_after = n_computed + scheduled[request_id]
                 yield view, Progress(request_id, pages[0] if pages else (), is_whole, n_after)
-
-
-def _recompute_on_load_errors(vllm_config: VllmConfig) -> None:
-    transfer = vllm_config.kv_transfer_config
-    if transfer is not None and transfer.kv_load_failure_policy != "recompute":
-        transfer.kv_load_failure_policy = "recompute"
-        logger.info("tenuto: kv_load_failure_policy set to recompute: a failed load is computed instead")
 
 
 def _log_like_vllm() -> None:

@@ -15,6 +15,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAtte
 
 from tenuto.connectors.session.fingerprint import fingerprint_config, fingerprint_weights
 from tenuto.connectors.session.setup import Setup
+from tenuto.connectors.vllm import versions
 from tenuto.errors import ConfigError, UnsupportedModelError
 from tenuto.memory.layout import ExtentLayout, choose_block_tokens
 from tenuto.memory.paged import DTYPES
@@ -94,7 +95,7 @@ class VllmRequest:
         self.may_read = not request.skip_reading_prefix_cache
         # Embeddings are not told by token ids, and a streamed session's tokens may be taken back.
         self.is_cacheable = (
-            request.prompt_embeds is None and request.prompt_token_ids is not None and not request.resumable
+            request.prompt_embeds is None and request.prompt_token_ids is not None and not versions.may_change(request)
         )
         fingerprint = ""
         try:
@@ -123,7 +124,7 @@ def _refuse_unsupported(vllm_config: VllmConfig) -> None:
     parallel = vllm_config.parallel_config
     too_many = {
         "pipeline_parallel_size": parallel.pipeline_parallel_size,
-        "prefill_context_parallel_size": getattr(parallel, "prefill_context_parallel_size", 1),
+        "prefill_context_parallel_size": versions.prefill_context_parallel_size(vllm_config),
         "decode_context_parallel_size": parallel.decode_context_parallel_size,
     }
     for setting, size in too_many.items():
@@ -131,7 +132,7 @@ def _refuse_unsupported(vllm_config: VllmConfig) -> None:
             raise UnsupportedModelError(
                 f"{setting}: {size} is not supported by tenuto yet; use 1, or start without tenuto"
             )
-    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):  # gone from newer versions
+    if versions.measures_scales(vllm_config):
         raise UnsupportedModelError(
             "calculate_kv_scales: scales that each start measures anew make caches that can't be shared; leave it off"
         )
@@ -148,8 +149,10 @@ def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
         )
     spec = groups[0].kv_cache_spec
     is_plain = not isinstance(spec, MLAAttentionSpec)
-    if isinstance(spec, FullAttentionSpec) and is_plain and spec.head_size == spec.head_size_v:
-        return spec
+    if isinstance(spec, FullAttentionSpec) and is_plain:
+        k_dim, v_dim = versions.head_sizes(spec)
+        if k_dim == v_dim:
+            return spec
     raise UnsupportedModelError(
         f"this model's KV cache ({type(spec).__name__}) is not supported by tenuto yet, only full attention with "
         "equal K and V heads is; start vLLM without tenuto"

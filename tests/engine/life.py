@@ -1,0 +1,384 @@
+"""The random life of requests on a real engine: arrivals, aborts, preemptions, resets, and storage that fails.
+
+python -m tests.engine.life --requests 1000 --seed 1
+
+After every step the books are checked, and every block that was loaded holds bytes that the engine has computed for it.
+Every output, also of requests that were aborted, is compared with a cold engine's that has neither a connector nor a
+prefix cache. That is stricter than a comparison with the engine's own prefix hits: those may round otherwise, but with
+this model in float32 no output has differed yet. Prints one JSON object of counts; anything wrong is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tenuto.testing.files import BROKEN, DISK_FULL, FaultyFiles
+from tests.engine.life_births import Birth, births
+from tests.engine.tiny import Engine, make_model
+
+EXTENT_BYTES = 139264
+N_PAGES = 48
+SETTINGS: dict[str, Any] = {
+    "tiers": {
+        "host": {"capacity": 24 * EXTENT_BYTES},
+        "disk": {"capacity": 12 << 20},
+    },
+    "runtime": {"retry_s": 0.05, "load_timeout_s": 0.25, "write_window": 8 * EXTENT_BYTES},
+}
+OPTIONS: dict[str, Any] = {
+    "num_gpu_blocks_override": N_PAGES, "max_model_len": 1024, "max_num_batched_tokens": 160,
+    "enable_chunked_prefill": True,
+}  # fmt: skip
+WEATHER = (
+    (0.35, 0.50, "read error"), (0.55, 0.65, "no answer"), (0.70, 0.82, "short reads"), (0.86, 0.92, "disk full"),
+)  # fmt: skip
+"""Parts of the life in which storage fails."""
+WARM_UP = 0.3
+WAIT = 12
+"""Unfinished requests at once, at most."""
+
+
+def sampling(n_tokens: int, prompt_logprobs: int | None = None) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=0, max_tokens=n_tokens, ignore_eos=True, detokenize=False, prompt_logprobs=prompt_logprobs
+    )
+
+
+class Oracle:
+    """Outputs of a cold engine, by prompt; also gives children their prompts."""
+
+    def __init__(self, model: Path, requests: list[Birth]) -> None:
+        self._outputs: dict[tuple[int, ...], list[int]] = {}
+        self._engine = Engine(
+            model, Path(), kv_transfer_config=None, enable_prefix_caching=False, max_num_seqs=32,
+            kv_cache_memory_bytes=64 << 20,
+        )  # fmt: skip
+        known: set[int] = set()
+        while len(known) < len(requests):
+            ready = [i for i, birth in enumerate(requests) if i not in known and birth.parent in known | {None}]
+            for birth in (requests[i] for i in ready):
+                if birth.parent is not None:
+                    parent = requests[birth.parent]
+                    answer = self._outputs[tuple(parent.tokens)][: parent.n_tokens]
+                    birth.tokens = [*parent.tokens, *answer, *birth.tokens[:9]][:900]
+            self._learn([requests[i] for i in ready])
+            known.update(ready)
+        self._engine.close()
+        gc.collect()
+
+    def expected(self, birth: Birth) -> list[int]:
+        return self._outputs[tuple(birth.tokens)][: birth.n_tokens]
+
+    def _learn(self, requests: list[Birth]) -> None:
+        wanted: dict[tuple[int, ...], int] = {}
+        for birth in requests:
+            name = tuple(birth.tokens)
+            n = max(wanted.get(name, 0), birth.n_tokens)
+            if n > len(self._outputs.get(name, ())):
+                wanted[name] = n
+        outputs = self._engine.llm.generate(
+            [{"prompt_token_ids": list(name)} for name in wanted],
+            [sampling(n) for n in wanted.values()],
+            use_tqdm=False,
+        )
+        for name, output in zip(wanted, outputs, strict=True):
+            self._outputs[name] = list(output.outputs[0].token_ids)
+
+
+class Bytes:
+    """Digests of what the engine has computed for each page of each block; what is loaded must be one of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._stacks = engine.worker._movers._device._paged._stacks
+        self._computed: dict[tuple[bytes, int], set[int]] = {}
+        self._manager = engine.leader.manager
+        self._complete = self._manager.complete
+        self._manager.complete = self._look
+        self.n_compared = 0
+
+    def _look(self, result: Any) -> Any:
+        transfer = self._complete(result)
+        for index, (key, run) in enumerate(zip(transfer.keys, transfer.pages, strict=False)):
+            if index in result.failed:
+                continue
+            for at in range(run.first, len(run.pages)):
+                computed = self._computed.setdefault((key.hash, at), set())
+                digest = hash(b"".join(stack[run.pages[at]].numpy().tobytes() for stack in self._stacks))
+                if transfer.route.is_load:
+                    assert digest in computed, f"{transfer} loaded other bytes into page {at} of block {index}"
+                    self.n_compared += 1
+                else:
+                    computed.add(digest)
+        return transfer
+
+
+class Life:
+    """One engine and its requests."""
+
+    def __init__(self, engine: Engine, requests: list[Birth], oracle: Oracle, seed: int) -> None:
+        self.engine, self.requests, self.oracle = engine, requests, oracle
+        self.llm, self.scheduler = engine.llm.llm_engine, engine.scheduler
+        self.counts: Counter[str] = Counter()
+        self.rng = random.Random(seed)
+        self.bytes = Bytes(engine)
+        store = engine.worker._store
+        self.files = store._files = store._growth._files = FaultyFiles(store._files)
+        self.alive: dict[str, Birth] = {}
+        self.internal: dict[str, str] = {}
+        self.stayed: Counter[str] = Counter()
+        self.storm = ""
+        plain = [birth for birth in requests if not birth.salt and not birth.wants_logprobs]
+        self.witness = replace(max(plain, key=lambda birth: len(birth.tokens)), doom="")
+        preempt = self.scheduler._preempt_request
+
+        def count_preemption(*args: Any, **more: Any) -> Any:
+            self.counts["preempted"] += 1
+            return preempt(*args, **more)
+
+        self.scheduler._preempt_request = count_preemption
+
+    def run(self) -> None:
+        """All requests, from the first one's arrival to the last one's end, and the leaks since the warm-up."""
+        base: dict[str, int] | None = None
+        for index, birth in enumerate(self.requests):
+            progress = index / len(self.requests)
+            if base is None and progress >= WARM_UP:
+                self.drain()
+                base = resources()
+            self._weather(progress)
+            if birth.after_lull:
+                while self.scheduler.requests:
+                    self.step()
+                assert self.engine.llm.reset_prefix_cache()
+                self.counts["resets.engine"] += 1
+            wait = birth.gap
+            while wait > 0 or len(self.alive) >= WAIT:
+                wait -= 1
+                self.step()
+            self._add(f"r{index}", birth)
+        self._weather(1.0)
+        self.drain()
+        assert base is not None
+        self._compare(base, resources())
+
+    def step(self) -> None:
+        """Aborts, resets, a step of the engine, and what is true after each one."""
+        self._abort()
+        self._reset()
+        for output in self.llm.step():
+            self._take(output)
+        self.engine.leader.check()
+        self.counts["steps"] += 1
+
+    def drain(self) -> None:
+        """Everything ends; nothing is left of it."""
+        while self.alive or self.scheduler.requests or self.engine.leader.has_pending:
+            self.step()
+        leader, worker, connector = self.engine.leader, self.engine.worker, self.scheduler.connector
+        figures = leader.statistics()
+        left = {name: figures[name] for name in ("flights", "backlog", "requests", "host.leased", "disk.leased")}
+        assert not any(left.values()), left
+        for pool in (leader.manager.host, leader.manager.disk):
+            s = pool.statistics()
+            assert s.free + s.registered == s.total, s
+        manager, flights = leader.manager, leader.manager._flights
+        held = {
+            "leader": (leader._loading, leader._partial, leader._now, leader._loads, leader._resets),
+            "manager": (manager._open_hits, flights.overdue, flights.arriving),
+            "worker": (worker._loads, worker._pages, worker._results),
+            "connector": (connector._requests, connector._failed_pages),
+        }
+        assert not any(map(any, held.values())), held
+        assert worker._running_engine().n_pending() == 0
+        free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        assert free == N_PAGES - 1, f"the engine has {free} free pages"
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _add(self, name: str, birth: Birth) -> None:
+        prompt: dict[str, Any] = {"prompt_token_ids": birth.tokens}
+        if birth.salt:
+            prompt["cache_salt"] = birth.salt
+        self.alive[name] = birth
+        self.internal[name] = self.llm.add_request(
+            name, prompt, sampling(birth.n_tokens, 1 if birth.wants_logprobs else None)
+        )
+
+    def _stage(self, name: str) -> str:
+        request = self.scheduler.requests.get(self.internal[name])
+        status = "" if request is None else request.status.name
+        return {"WAITING_FOR_REMOTE_KVS": "loading", "RUNNING": "running"}.get(status, "waiting")
+
+    def _loading(self) -> list[str]:
+        return [name for name in self.alive if self._stage(name) == "loading"]
+
+    def _abort(self) -> None:
+        for name, birth in list(self.alive.items()):
+            if birth.doom and self._stage(name) == birth.doom:
+                self.stayed[name] += 1
+                if self.stayed[name] > birth.patience:
+                    self._end(name, f"aborted.{birth.doom}")
+                    self.llm.abort_request([self.internal.pop(name)], internal=True)
+
+    def _end(self, name: str, how: str) -> None:
+        del self.alive[name]
+        self.counts[how] += 1
+
+    def _reset(self) -> None:
+        chance = self.rng.random()
+        if chance < 0.02 and self._only_running_hold_pages():
+            self.counts["resets.running"] += bool(self.engine.llm.reset_prefix_cache(reset_running_requests=True))
+        elif chance > 0.98 and self._loading():
+            self.scheduler.reset_connector_cache()
+            self.counts["resets.loading"] += 1
+
+    def _only_running_hold_pages(self) -> bool:
+        """Else vLLM refuses to preempt all: loads that are on their way, or have ended, keep theirs."""
+        manager = self.scheduler.kv_cache_manager
+        return not any(
+            any(manager.get_block_ids(name)[0])
+            for name, request in self.scheduler.requests.items()
+            if request.status.name != "RUNNING"
+        )
+
+    def _weather(self, progress: float) -> None:
+        now = next((what for start, stop, what in WEATHER if start <= progress < stop), "")
+        if now == self.storm:
+            return
+        self.storm, files = now, self.files
+        if now:
+            self._put_on_disk(now)
+        files.read_errno = BROKEN if now == "read error" else 0
+        files.write_errno = DISK_FULL if now == "disk full" else 0
+        files.short_read_bytes = 4096 if now == "short reads" else None
+        if now == "no answer":
+            files.gate.clear()
+        else:
+            files.gate.set()
+        if now:  # a load from disk begins right under the storm
+            self._add(f"under {now}", self.witness)
+            while f"under {now}" in self.alive:
+                self.step()
+
+    def _put_on_disk(self, name: str) -> None:
+        """Have the longest prompt on disk, and what the engine and host memory hold forgotten."""
+        self._add(f"before {name}", self.witness)
+        self.drain()
+        assert self.engine.llm.reset_prefix_cache()
+        self.engine.leader.manager.host.reset()
+
+    def _take(self, output: Any) -> None:
+        name = output.request_id
+        birth = self.alive.get(name)
+        if birth is None:
+            return  # aborted meanwhile
+        tokens = list(output.outputs[0].token_ids)
+        expected = self.oracle.expected(birth)[: len(tokens)]
+        assert tokens == expected, f"{name}, {output.num_cached_tokens} of {len(birth.tokens)} cached: not {expected}"
+        if birth.wants_logprobs:
+            assert not output.num_cached_tokens
+        if not output.finished:
+            return
+        assert len(tokens) == birth.n_tokens
+        assert output.outputs[0].finish_reason == "length"
+        self.counts["with hits"] += bool(output.num_cached_tokens)
+        self._end(name, "finished")
+        internal = self.internal.pop(name)
+        if birth.doom == "finished":
+            self.llm.abort_request([internal], internal=True)
+            self.counts["aborted.finished"] += 1
+
+    def _compare(self, before: dict[str, int], after: dict[str, int]) -> None:
+        self.counts["fds.grown"] = after["fds"] - before["fds"]
+        self.counts["threads.grown"] = after["threads"] - before["threads"]
+        self.counts["ours.grown_kib"] = after["ours_kib"] - before["ours_kib"]
+        self.counts["rss.grown_kib"] = after["rss_kib"] - before["rss_kib"]
+
+
+def resources() -> dict[str, int]:
+    """Of this process."""
+    gc.collect()
+    ours = tracemalloc.take_snapshot().filter_traces(
+        [tracemalloc.Filter(inclusive=True, filename_pattern="*/tenuto/*")]
+    )
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "fds": sum(not path.name.startswith("pool-") for path in map(_target, Path("/proc/self/fd").iterdir())),
+        "threads": threading.active_count(),
+        "rss_kib": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+        "ours_kib": sum(trace.size for trace in ours.traces) // 1024,
+    }
+
+
+def _target(link: Path) -> Path:
+    """Where a descriptor leads; pool files stay open, and there may be more of them while the disk tier grows."""
+    try:
+        return link.readlink()
+    except FileNotFoundError:  # the one that lists them
+        return Path("pool-")
+
+
+def live(n: int, seed: int, folder: Path) -> dict[str, Any]:
+    """One life in a folder; its counts."""
+    import vllm
+
+    requests = births(n, seed)
+    model = make_model(folder / "model")
+    began = time.monotonic()
+    oracle = Oracle(model, requests)
+    cold_s = time.monotonic() - began
+    tracemalloc.start()
+    engine = Engine(model, folder / "root", SETTINGS, **OPTIONS)
+    life = Life(engine, requests, oracle, seed)
+    began = time.monotonic()
+    life.run()
+    figures = engine.leader.statistics()
+    life_s = time.monotonic() - began
+    engine.close()
+    names = ("moved.", "failed.", "host.", "disk.", "skipped.", "tokens.", "loads")
+    counts = {name: value for name, value in sorted(figures.items()) if name.startswith(names)}
+    return {
+        "vllm": vllm.__version__, "requests": n, "seed": seed, **dict(sorted(life.counts.items())),
+        "pages.compared": life.bytes.n_compared, **counts,
+        "cold_s": round(cold_s, 1), "life_s": round(life_s, 1),
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    os.environ.update(
+        VLLM_ENABLE_V1_MULTIPROCESSING="0", OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
+        DO_NOT_TRACK="1", VLLM_LOGGING_LEVEL="ERROR",
+    )  # fmt: skip
+    logging.getLogger("tenuto").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder) / "tmp"
+        scratch.mkdir()
+        tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
+        counts = live(arguments.requests, arguments.seed, Path(folder))
+        counts["left_in_tmp"] = sum("tenuto" in path.name for path in scratch.rglob("*"))
+        print(json.dumps(counts))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
