@@ -197,9 +197,9 @@ class Life:
         for pool in (leader.manager.host, leader.manager.disk):
             s = pool.statistics()
             assert s.free + s.registered == s.total, s
-        manager, flights = leader.manager, leader.manager._flights
+        manager, flights = leader.manager, leader.manager.flights
         held = {
-            "leader": (leader._loading, leader._partial, leader._now, leader._loads, leader._resets),
+            "leader": (leader._loading, leader._ranks._partial, leader._now, leader._loads, leader._resets),
             "manager": (manager._open_hits, flights.overdue, flights.arriving),
             "worker": (worker._loads, worker._pages, worker._results),
             "connector": (connector._requests, connector._failed_pages),

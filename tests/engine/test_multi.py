@@ -63,7 +63,7 @@ def test_as_the_first_child_it_hits_host_and_after_a_restart_disk(together):
     engine.forget()
     assert engine.ask(TOKENS) == (256, expected)
     figures = together.settle(engine)
-    assert figures["tokens.loaded"] == 256
+    assert figures["tokens.loaded.host"] == 256
     assert figures["disk.registered"] == 4
     engine = together(["ours", "example"])
     assert engine.ask(TOKENS) == (256, expected)
