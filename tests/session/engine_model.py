@@ -88,6 +88,8 @@ class EngineModel:
         self.seqs: dict[str, Seq] = {}
         self.n_requests = 0
         self.n_pages = 0
+        self.freed: list[int] = []  # since the last step
+        self.preempted: list[str] = []
         self.n_loaded_pages = 0
 
     def add(self, tokens: list[int]) -> None:
@@ -98,12 +100,14 @@ class EngineModel:
     def end(self, name: str) -> None:
         """A request ends, unless it loads: engines keep its pages until then."""
         if not self.seqs[name].awaited:
-            del self.seqs[name]
+            self.freed += self.seqs.pop(name).pages
             self.leader.finish(name)
 
     def preempt(self, name: str) -> None:
         seq = self.seqs[name]
         if seq.is_running:
+            self.freed += seq.pages
+            self.preempted.append(name)
             seq.is_running, seq.n_computed, seq.pages, seq.n_told = False, 0, [], 0
 
     def step(
@@ -122,16 +126,19 @@ class EngineModel:
                 self._admit(seq, n_local_pages * PAGE, has_room=has_room)
         computed = [self._go_on(seq, n_tokens) for seq in self.seqs.values() if seq.is_running]
         told = [(seq.view, progress) for seq, progress, _ in computed if self._is_worth_telling(progress)]
-        plan = self.leader.plan_step(told, is_idle=not computed)
+        plan = self.leader.plan_step(told, is_idle=not computed, preempted=self.preempted)
         for name, awaited in plan.loads:
             seq = self.seqs[name]
             seq.awaited = {(rank, number) for rank in range(len(self.ranks)) for number in awaited}
             seq.load_runs = {t.id: t.pages for t in plan.now if t.id in awaited}
         for worker in self.ranks:
+            worker.submit(plan.before_forward)
+            worker.device |= dict.fromkeys(self.freed)  # others overwrite them
             worker.submit(plan.now)
             for seq, _, start in computed:
                 self._compute(worker, seq, start)
             worker.submit(plan.after_forward, failures if worker is self.ranks[-1] else None)
+        self.freed, self.preempted = [], []
         self.leader.check()
 
     def reset(self) -> None:
@@ -188,7 +195,7 @@ class EngineModel:
         return seq, Progress(view.request_id, seq.pages if is_whole else new, is_whole, seq.n_computed), start
 
     def _is_worth_telling(self, progress: Progress) -> bool:
-        is_due = progress.n_computed >= self.leader.due.get(progress.request_id, 0)
+        is_due = progress.n_computed >= self.leader.filling.due.get(progress.request_id, 0)
         return progress.is_whole_table or bool(progress.pages) or is_due
 
     def _compute(self, worker: RankWorker, seq: Seq, start: int) -> None:

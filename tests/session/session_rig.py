@@ -27,9 +27,12 @@ class View(FakeRequest):
 
 
 class Rig:
-    def __init__(self, *, world_size: int = 1, disk_slots: int = 64, keeps_trailing: bool = True, **runtime) -> None:
+    def __init__(
+        self, *, world_size: int = 1, n_host: int = 64, disk_slots: int = 64, keeps_trailing: bool = True, **runtime
+    ) -> None:
         config = load_config({
-            "tiers": {"host": {"capacity": 64 * LAYOUT.extent_bytes}, "disk": {"path": "/unused"}}, "runtime": runtime
+            "tiers": {"host": {"capacity": n_host * LAYOUT.extent_bytes}, "disk": {"path": "/unused"}},
+            "runtime": runtime,
         })  # fmt: skip
         self.clock = FakeClock()
         setup = Setup(config, NAMESPACE, LAYOUT, PAGE, "e", world_size, keeps_trailing)
@@ -50,7 +53,7 @@ class Rig:
     def answer(self, plan: StepPlan, *, failed: dict[Route, dict[int, Cause]] | None = None) -> None:
         """Every rank did all that was planned, but for these failures of one rank."""
         report = WorkerReport()
-        for transfer in (*plan.now, *plan.after_forward):
+        for transfer in (*plan.before_forward, *plan.now, *plan.after_forward):
             wrong = (failed or {}).get(transfer.route, {})
             bad = tuple(BlockFailure(index, cause) for index, cause in wrong.items())
             results = [TransferResult(transfer.id, bad)]

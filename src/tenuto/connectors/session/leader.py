@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tenuto.connectors.session.filling import Filling
 from tenuto.connectors.session.health import DiskHealth
 from tenuto.connectors.session.loads import Loads
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
@@ -22,8 +23,6 @@ from tenuto.tokens import HashChain
 from tenuto.transfers.plan import Transfer, TransferResult
 
 logger = logging.getLogger(__name__)
-
-_NEVER = 1 << 62
 
 
 class Leader:
@@ -43,9 +42,9 @@ class Leader:
         self._clock = clock
         self._namespace = setup.namespace
         self._health = DiskHealth(self.manager, setup.config.runtime.retry_s, clock)
-        self.due: dict[str, int] = {}
-        """By request: with fewer tokens computed than this and no new pages, a step of it is none of our business."""
         self._trackers: dict[str, RequestTracker] = {}
+        self.filling = Filling(setup)
+        self._before: list[Transfer] = []  # out of pages that the engine gives to others
         self._now: list[Transfer] = []
         self._loads: list[tuple[str, frozenset[int]]] = []
         self._loading = Loads(self.recorder, setup.layout.block_tokens, clock)
@@ -154,24 +153,36 @@ class Leader:
 
     def finish(self, request_id: str) -> None:
         """The request has ended, for whatever reason."""
+        self._before += self._offload(self.filling.end(request_id))
         tracker = self._trackers.pop(request_id, None)
-        self.due.pop(request_id, None)
         if tracker is not None:
             tracker.drop_hit()
 
     # -- steps --------------------------------------------------------------------------------------
 
-    def plan_step(self, scheduled: Iterable[tuple[RequestView, Progress]], *, is_idle: bool) -> StepPlan:
+    def plan_step(
+        self, scheduled: Iterable[tuple[RequestView, Progress]], *, is_idle: bool, preempted: Iterable[str] = ()
+    ) -> StepPlan:
         """What the workers have to do in this step, which computes nothing at all when `is_idle`.
 
-        Of `scheduled`, requests may be left out that get no pages and stay below `due`.
+        Of `scheduled`, those may be left out that get no pages and stay below `filling.due`. `preempted` lose theirs.
         """
         self._health.update()
-        filled = [kept for view, progress in scheduled if (kept := self._filled(view, progress)) is not None]
-        after_forward = self.manager.offload(filled) if filled else []
-        now = [*self._now, *self.manager.pump()]
-        plan = StepPlan(tuple(now), tuple(after_forward), tuple(self._loads), tuple(self._resets), is_idle)
-        self._now, self._loads, self._resets = [], [], []
+        self._before += self._offload(self.filling.take(preempted))
+        has_prompt = False
+        for view, progress in scheduled:
+            if view.is_cacheable:
+                has_prompt |= self.filling.note(self._track(view), progress)
+            else:
+                self.filling.ignore(view.request_id)
+        is_due = self.filling.is_due() or has_prompt
+        plan = StepPlan(
+            before_forward=tuple(self._before),
+            after_forward=tuple(self._offload(self.filling.take_all())) if is_due else (),
+            now=(*self._now, *self.manager.pump()),
+            loads=tuple(self._loads), resets=tuple(self._resets), is_idle=is_idle,
+        )  # fmt: skip
+        self._before, self._now, self._loads, self._resets = [], [], [], []
         return plan
 
     def receive(self, report: WorkerReport) -> None:
@@ -191,6 +202,7 @@ class Leader:
         for tracker in self._trackers.values():
             tracker.drop_hit()
             tracker.is_stale = True
+        self.filling.drop()
         self.manager.reset()
         self._loading.spoil()
         self._resets.append(Reset(self._namespace.digest, epoch))
@@ -239,26 +251,5 @@ class Leader:
         end = (tracker.hit.start + tracker.hit.n_blocks) * self.setup.layout.block_tokens
         return end - tracker.hit_at
 
-    def _filled(self, view: RequestView, progress: Progress) -> Filled | None:
-        """The blocks of a request that this step fills, if any."""
-        if not view.is_cacheable:
-            self.due[view.request_id] = _NEVER
-            return None
-        tracker = self._track(view)
-        if progress.is_whole_table:
-            tracker.pages = list(progress.pages)
-        else:
-            tracker.pages += progress.pages
-        block_tokens = self.setup.layout.block_tokens
-        keeps_generated = self.setup.config.runtime.cache_generated
-        n_known = view.n_tokens if keeps_generated else view.n_prompt_tokens
-        n_trailing = 0 if self.setup.keeps_trailing_block else 1
-        n_full = min(progress.n_computed, n_known) // block_tokens - n_trailing
-        due = (max(n_full, tracker.n_stored) + 1 + n_trailing) * block_tokens
-        is_over = tracker.is_stale or (due > n_known and not keeps_generated)
-        self.due[view.request_id] = _NEVER if is_over else due
-        if n_full <= tracker.n_stored or tracker.is_stale:
-            return None
-        tracker.extend(n_full * block_tokens)
-        start, tracker.n_stored = tracker.n_stored, n_full
-        return Filled(tracker.chain, start, tracker.runs(start, n_full))
+    def _offload(self, filled: list[Filled]) -> list[Transfer]:
+        return self.manager.offload(filled) if filled else []

@@ -22,8 +22,13 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Leader → workers, every step. `now` is started at once, `after_forward` when the step has computed."""
+    """Leader → workers, every step.
 
+    `before_forward` reads pages that this step may overwrite, `now` is started at once, `after_forward` when the
+    step has computed.
+    """
+
+    before_forward: tuple[Transfer, ...] = ()
     now: tuple[Transfer, ...] = ()
     after_forward: tuple[Transfer, ...] = ()
     loads: tuple[tuple[str, frozenset[int]], ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tenuto.manager import Hit
 from tenuto.tokens import BlockHash, ExtraKeys, HashChain
@@ -49,8 +49,7 @@ class RequestView(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """A request scheduled in this step: its new pages (or its whole table), and tokens computed after it."""
 
     request_id: str

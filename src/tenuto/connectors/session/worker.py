@@ -103,6 +103,11 @@ class Worker:
             self._poller.start(),
         )  # fmt: skip
 
+    def before_forward(self, plan: StepPlan) -> None:
+        """Save what this step may overwrite: the copies out of the engine's memory end before this returns."""
+        if plan.before_forward:
+            self._running_engine().submit(plan.before_forward)
+
     def begin_step(self, plan: StepPlan) -> None:
         """Start what does not depend on this step's computing."""
         engine = self._running_engine()

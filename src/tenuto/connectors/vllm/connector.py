@@ -115,6 +115,11 @@ class TenutoConnector(KVConnectorBase_V1):
         """What was found on disk."""
         return TenutoHandshake(self.worker.handshake())
 
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """Every step, before pages that requests have lost are overwritten."""
+        assert isinstance(kv_connector_metadata, TenutoMetadata)
+        self.worker.before_forward(kv_connector_metadata.plan)
+
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:  # noqa: ARG002
         """Start loads and disk writes."""
         self.worker.begin_step(self._plan())
@@ -178,7 +183,9 @@ class TenutoConnector(KVConnectorBase_V1):
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """The step's plan."""
         is_idle = not scheduler_output.num_scheduled_tokens
-        return TenutoMetadata(self.leader.plan_step(self._progress(scheduler_output), is_idle=is_idle))
+        preempted = scheduler_output.preempted_req_ids or ()
+        progress = self._progress(scheduler_output)
+        return TenutoMetadata(self.leader.plan_step(progress, is_idle=is_idle, preempted=preempted))
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Take in the workers' results."""
@@ -187,7 +194,7 @@ class TenutoConnector(KVConnectorBase_V1):
             self.leader.receive(metadata.report)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002
-        """Nothing keeps the blocks: copies out of them have ended."""
+        """Nothing keeps the pages: what is still to be copied out of them is, before the next step overwrites them."""
         self.leader.finish(request.request_id)
         self._requests.pop(request.request_id, None)
         return False, None
@@ -242,7 +249,7 @@ class TenutoConnector(KVConnectorBase_V1):
 
     def _progress(self, output: SchedulerOutput) -> Iterator[tuple[VllmRequest, Progress]]:
         """The requests that new pages or full blocks make worth looking at: few of those that generate."""
-        scheduled, due = output.num_scheduled_tokens, self.leader.due
+        scheduled, due = output.num_scheduled_tokens, self.leader.filling.due
         for new in output.scheduled_new_reqs:
             if view := self._requests.get(new.req_id):
                 n_after = new.num_computed_tokens + scheduled[new.req_id]
