@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 import torch
 
-from tests.engine.tiny import BLOCK_TOKENS, HEAD_DIM, N_KV_HEADS, N_LAYERS, PAGE_TOKENS, prompt
+from tests.engine.tiny import BLOCK_TOKENS, PAGE_TOKENS, SHAPE, prompt
 
 pytestmark = pytest.mark.engine
 
@@ -35,9 +35,9 @@ def make_scheduler(model, n_pages):
     config.scheduler_config.async_scheduling = True
     config.cache_config.num_gpu_blocks = n_pages
     spec = FullAttentionSpec(
-        block_size=PAGE_TOKENS, num_kv_heads=N_KV_HEADS, head_size=HEAD_DIM, dtype=torch.float32
+        block_size=PAGE_TOKENS, num_kv_heads=SHAPE.n_kv_heads, head_size=SHAPE.head_dim, dtype=torch.float32
     )  # fmt: skip
-    names = [f"model.layers.{i}.self_attn.attn" for i in range(N_LAYERS)]
+    names = [f"model.layers.{i}.self_attn.attn" for i in range(SHAPE.n_layers)]
     pages = KVCacheConfig(num_blocks=n_pages, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(names, spec)])
     return AsyncScheduler(config, pages, StructuredOutputManager(config), PAGE_TOKENS)
 

@@ -15,7 +15,7 @@ from urllib.error import URLError
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests.engine.tiny import BLOCK_TOKENS, PAGE_TOKENS, VOCAB, make_model
+from tests.engine.tiny import BLOCK_TOKENS, PAGE_TOKENS, SHAPE, make_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -32,7 +32,7 @@ VLLM_OPTIONS = [
 def model(tmp_path):
     """The tiny model with a tokenizer of made-up words, one for each token."""
     folder = make_model(tmp_path / "model")
-    words = Tokenizer(models.WordLevel({f"w{i:03}": i for i in range(VOCAB)}, unk_token="w000"))
+    words = Tokenizer(models.WordLevel({f"w{i:03}": i for i in range(SHAPE.vocab)}, unk_token="w000"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.save(str(folder / "tokenizer.json"))
     special = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w000", "eos_token": "w002"}
@@ -120,7 +120,7 @@ def running(command, port, log, startup=""):
 
 def words(seed):
     rng = random.Random(seed)
-    return " ".join(f"w{rng.randrange(3, VOCAB):03}" for _ in range(N_TOKENS))
+    return " ".join(f"w{rng.randrange(3, SHAPE.vocab):03}" for _ in range(N_TOKENS))
 
 
 def free_port():

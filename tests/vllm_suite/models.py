@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from tests.engine.tiny import VOCAB, make_model
+from tests.engine.tiny import SHAPE, make_model
 
 LLAMAS = (
     "facebook/opt-125m",
@@ -42,7 +42,7 @@ def make_models(tree: Path) -> None:
 
 def _write_tokenizer(folder: Path) -> None:
     """One token per word, so that a prompt has as many tokens here as where vLLM's authors counted them."""
-    words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(3, VOCAB))]
+    words = ["<unk>", "<s>", "</s>", *(f"w{i}" for i in range(3, SHAPE.vocab))]
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
