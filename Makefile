@@ -84,7 +84,7 @@ check-imports: install
 	@$(BIN)/lint-imports --no-cache
 
 pytest: install
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15 $(ARGS)
 
 # In this order: the quick refusals first, pytest's own closing line last.
 test: install
@@ -92,7 +92,7 @@ test: install
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15 $(ARGS)
 
 # ARGS="--version 0.27.1 --overlay FOLDER" runs another version's; ARGS="-- FILE -k NAME" some tests alone.
 test-vllm: install

@@ -161,8 +161,8 @@ def started(tmp_path):
             stderr=subprocess.PIPE,
             text=True,
             process_group=0,
-            # A background shell's children ignore the interrupt; a person's do not.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+            # Children of a background shell, or of nohup, ignore some of these; a person's do not.
+            preexec_fn=lambda: [signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGHUP)],  # noqa: PLW1509
         )
         processes.append(process)
         return process, int(ready.read_text())  # blocks until the server is there

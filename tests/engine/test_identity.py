@@ -32,18 +32,15 @@ def ask_in_a_process(model, root, *, seed=None, multiprocessing="0"):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_living_engines_share_their_blocks_whatever_the_hash_seed(start, model, tmp_path):
-    engine = start()
-    expected = engine.ask(TOKENS)[1]
-    engine.settle()
-    for seed in ("0", "1", None):
-        assert ask_in_a_process(model, tmp_path / "root", seed=seed) == [256, expected]
-
-
-def test_a_multiprocess_engine_hits_host_and_leaves_its_blocks_on_disk(start, model, tmp_path):
-    first, output = ask_in_a_process(model, tmp_path / "root", multiprocessing="1")
+def test_engines_share_their_blocks_whatever_the_hash_seed_and_the_processes(start, model, tmp_path):
+    root = tmp_path / "root"
+    first, output = ask_in_a_process(model, root, seed="0", multiprocessing="1")  # also hits its host memory
     assert first == 0
-    assert start().ask(TOKENS) == (256, output)
+    engine = start()
+    assert engine.ask(TOKENS) == (256, output)
+    engine.settle()
+    for seed in ("1", None):
+        assert ask_in_a_process(model, root, seed=seed) == [256, output]  # while the other one lives
 
 
 def test_blocks_of_other_weights_dtypes_and_block_sizes_are_never_matched(start, tmp_path):

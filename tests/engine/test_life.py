@@ -22,7 +22,7 @@ def assert_eventful(counts):
     at_least = {
         "finished": 0.7 * n, "with hits": 0.2 * n, "preempted": 0.1 * n, "pages.compared": n,
         "moved.host_to_device": 0.5 * n, "moved.disk_to_host": 0.2 * n, "moved.host_to_disk": n,
-        "host.evictions": n, "disk.registered": 20, "resets.engine": 2, "resets.running": 2, "resets.loading": 1,
+        "host.evictions": n, "resets.engine": 2, "resets.running": 2, "resets.loading": 1,
         "aborted.waiting": 1, "aborted.loading": 1, "aborted.running": 1, "aborted.finished": 1,
         "failed.disk_to_host.io_error": 1, "failed.disk_to_host.corrupt": 1, "failed.host_to_disk.no_space": 1,
         "late": 1,
@@ -33,7 +33,7 @@ def assert_eventful(counts):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("version", "n"), [("0.32.0", 150), ("0.27.1", 100)])
+@pytest.mark.parametrize(("version", "n"), [("0.32.0", 100), ("0.27.1", 80)])
 def test_a_random_life_leaves_only_right_answers(version, n):
     printed = run_python(version, "-m", "tests.engine.life", "--requests", str(n), "--seed", "1")
     counts = json.loads(printed.splitlines()[-1])

@@ -52,7 +52,7 @@ def test_a_model_folder_without_weights_is_refused_in_one_line(tmp_path):
         model_config=SimpleNamespace(model=str(tmp_path), seed=0), load_config=SimpleNamespace(load_format="auto")
     )
     with pytest.raises(ConfigError, match=r"^model: no weight files in .*; start vLLM without tenuto$"):
-        _weights(config)
+        _weights(config, "auto")
 
 
 def test_latent_windowed_and_uneven_attention_are_not_served_yet():
@@ -69,19 +69,13 @@ def test_latent_windowed_and_uneven_attention_are_not_served_yet():
 
 @pytest.mark.parametrize(
     "setting",
-    ["tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size", "decode_context_parallel_size"],
+    ["pipeline_parallel_size", "prefill_context_parallel_size", "decode_context_parallel_size"],
 )
-def test_more_than_one_rank_names_its_setting(setting):
+def test_parallelism_that_is_not_served_names_its_setting(setting):
     from tenuto.connectors.vllm.translate import _refuse_unsupported
 
     sizes = dict.fromkeys(
-        [
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-            "prefill_context_parallel_size",
-            "decode_context_parallel_size",
-        ],
-        1,
+        ["pipeline_parallel_size", "prefill_context_parallel_size", "decode_context_parallel_size"], 1
     )
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(**(sizes | {setting: 2})),
@@ -108,3 +102,24 @@ def test_longrope_models_are_told_apart_by_their_longest_prompt():
 
     assert identity("longrope", 1024) != identity("longrope", 2048)
     assert identity("linear", 1024) == identity("linear", 2048)
+
+
+@pytest.mark.parametrize(
+    ("total", "n_ranks", "ranges"),
+    [
+        (8, 1, [(0, 8)]),
+        (8, 2, [(0, 4), (4, 8)]),
+        (2, 4, [(0, 1), (0, 1), (1, 2), (1, 2)]),  # each head on two ranks
+        (1, 2, [(0, 1), (0, 1)]),
+    ],
+)
+def test_each_rank_has_its_own_heads(total, n_ranks, ranges):
+    from tenuto.connectors.vllm.translate import _head_range
+
+    assert [_head_range(total, n_ranks, rank, max(1, total // n_ranks)) for rank in range(n_ranks)] == ranges
+
+
+def test_heads_that_do_not_add_up_are_refused():
+    from tenuto.connectors.vllm.translate import _head_range
+
+    assert refusal(_head_range, 8, 2, 0, 8).startswith("tensor_parallel_size: 8 KV heads on each of 2 ranks")

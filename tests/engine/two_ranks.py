@@ -60,8 +60,8 @@ def again(engine: Engine) -> dict[str, Any]:
         engine.llm.collective_rpc(break_rank_1, args=(how,))
         answers[how] = lookups(engine, [tokens])
         engine.settle()
+        engine.llm.collective_rpc(_wait)
     engine.llm.collective_rpc(break_rank_1, args=("works",))
-    engine.llm.collective_rpc(_wait)
     answers["works again"] = lookups(engine, PROMPTS[3:])
     return answers
 

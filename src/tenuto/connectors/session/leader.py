@@ -108,6 +108,7 @@ class Leader:
         tracker.extend(view.n_tokens)
         block_tokens = self.setup.layout.block_tokens
         tracker.waits_for = None
+        self._health.update()
         began = self._clock()
         found = self.manager.lookup(tracker.chain, n_computed // block_tokens)
         self.recorder.observe(LOOKUP_SECONDS, self._clock() - began)
