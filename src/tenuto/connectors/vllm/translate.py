@@ -161,6 +161,8 @@ def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
 
 def _head_range(total: int, n_ranks: int, rank: int, n_heads: int) -> tuple[int, int]:
     """The KV heads of a tensor-parallel rank, half-open. Several ranks have the same one when there are too few."""
+    if n_ranks == 1:
+        return 0, n_heads
     start = rank * total // n_ranks
     if n_heads != max(1, total // n_ranks):
         raise UnsupportedModelError(
