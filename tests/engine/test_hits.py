@@ -169,6 +169,28 @@ def test_preempted_requests_end_right(start):
     engine.settle()
 
 
+def test_a_reset_of_the_engines_cache_under_a_running_request_leaves_right_blocks(start):
+    from vllm import SamplingParams
+
+    engine = start()
+    tokens = prompt(12, 2 * BLOCK_TOKENS)
+    params = SamplingParams(temperature=0, max_tokens=BLOCK_TOKENS + 16, ignore_eos=True, detokenize=False)
+    llm = engine.llm.llm_engine
+    llm.add_request("a", {"prompt_token_ids": tokens}, params)
+    while not engine.leader.filling._held:  # a generated block, on pages that the reset takes away
+        llm.step()
+    assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    outputs = []
+    while llm.has_unfinished_requests():
+        outputs += llm.step()
+    engine.settle()
+    followed = [*tokens, *outputs[-1].outputs[0].token_ids[: BLOCK_TOKENS + 5]]
+    engine.forget()
+    computed = engine.ask(followed, cache_salt="other", n_tokens=24)
+    engine.forget()
+    assert engine.ask(followed, n_tokens=24) == (3 * BLOCK_TOKENS, computed[1])
+
+
 def test_a_salt_keeps_prompts_apart(start):
     engine = start()
     tokens = prompt(9, 200)

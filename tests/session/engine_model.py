@@ -127,6 +127,7 @@ class EngineModel:
         computed = [self._go_on(seq, n_tokens) for seq in self.seqs.values() if seq.is_running]
         told = [(seq.view, progress) for seq, progress, _ in computed if self._is_worth_telling(progress)]
         plan = self.leader.plan_step(told, is_idle=not computed, preempted=self.preempted)
+        assert computed or not plan.after_forward, "copies after a forward that never comes"
         for name, awaited in plan.loads:
             seq = self.seqs[name]
             seq.awaited = {(rank, number) for rank in range(len(self.ranks)) for number in awaited}

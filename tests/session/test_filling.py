@@ -19,7 +19,7 @@ def staged(transfers):
 
 
 def step(rig, *progress, preempted=()):
-    plan = rig.leader.plan_step(progress, is_idle=not progress, preempted=preempted)
+    plan = rig.leader.plan_step(progress, is_idle=False, preempted=preempted)
     rig.answer(plan)
     return plan
 
@@ -78,6 +78,20 @@ def test_it_is_saved_before_the_step_that_preempts_its_request(rig, view):
     assert staged(plan.before_forward) == GENERATED
     resumed = step(rig, (view, Progress("a", range(200, 206), True, 3 * BLOCK)))
     assert (staged(resumed.before_forward), staged(resumed.after_forward)) == ([], [])
+
+
+def test_it_is_saved_from_its_old_pages_when_its_request_is_found_again_before_the_plan(rig, view):
+    """As after a reset of the engine's cache under running requests."""
+    n = rig.leader.lookup(view, 0)
+    assert n == len(PROMPT)
+    rig.leader.admit("a", range(200, 200 + n // PAGE), n)
+    plan = step(rig, preempted=["a"])
+    assert staged(plan.before_forward) == GENERATED
+
+
+def test_steps_without_a_forward_have_nothing_after_it(rig, view):
+    for _ in range(2 * MAX_STEPS):
+        assert rig.leader.plan_step([], is_idle=True).after_forward == ()
 
 
 def test_a_reset_forgets_it(rig, view):

@@ -96,6 +96,14 @@ def test_another_engines_block_counts_when_every_rank_has_seen_it_listed():
     assert rig.leader.manager.peers.find(KEYS[0].hash) is None
 
 
+def test_of_a_slot_that_was_reused_between_two_reports_the_last_block_counts():
+    rig = Rig(world_size=2)
+    news = {"b": [(0, KEYS[0]), (0, KEYS[1])]}
+    rig.leader.receive(WorkerReport(peers={0: news, 1: news}))
+    assert rig.leader.manager.peers.find(KEYS[1].hash) == ("b", 0)
+    assert rig.leader.statistics()["peers"] == 1
+
+
 def test_what_ranks_have_seen_at_the_start_counts_too():
     rig = Rig(world_size=2, disk_slots=0)
     disk = Capacity(8, is_growing=False)

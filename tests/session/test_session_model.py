@@ -45,6 +45,11 @@ class SessionModel(RuleBasedStateMachine):
         chosen = list(self.engine.seqs)[-1 - n_admitted :]
         self.engine.step(chosen, n_local_pages, n_tokens, has_room=has_room, failures=failed)
 
+    @rule(n_tokens=st.integers(BLOCK, 3 * BLOCK))
+    def generate(self, n_tokens):
+        for _ in range(n_tokens):
+            self.engine.step([], 0, 1)
+
     @precondition(lambda self: self.engine.seqs)
     @rule(number=numbers)
     def end(self, number):

@@ -71,7 +71,7 @@ def test_a_slot_that_its_owner_reused_is_a_miss_for_the_reader(open_disk):
     writer.write((0, 10))
     reader.store.peers.news()
     writer.write((0, 20))
-    assert reader.read(0, 10, "a") == "corrupt"
+    assert reader.read(0, 10, "a") == "missing"
 
 
 def test_an_instance_that_is_gone_is_a_miss(open_disk):

@@ -79,6 +79,8 @@ class PagedKV:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(engine page, its part of a host payload), each (layers, heads, 2, page_tokens, dim)."""
         for run, slot in zip(runs, slots, strict=True):
+            if len(run.pages) != self.pages_per_block:
+                raise ValueError(f"{len(run.pages)} pages are no block of {self.pages_per_block}")
             payload = arena.payload[slot]
             for at in range(run.first, len(run.pages)):
                 tokens = slice(at * self.page_tokens, (at + 1) * self.page_tokens)

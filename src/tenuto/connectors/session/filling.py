@@ -58,7 +58,7 @@ class Filling:
         self.due[request_id] = _NEVER
 
     def is_due(self) -> bool:
-        """A step has passed: whether what is held is many, or old."""
+        """A step computes: whether what is held is many, or old."""
         self._n_steps += bool(self._held)
         return self._n_blocks >= MANY or self._n_steps >= MAX_STEPS
 

@@ -139,6 +139,8 @@ class Leader:
         if n_external == 0:
             tracker.drop_hit()
             return
+        # A reset of the engine's own cache may preempt a request and find it again before we are asked for a plan.
+        self._before += self._offload(self.filling.take([request_id]))
         hit, tracker.hit = tracker.hit, None
         setup = self.setup
         tracker.pages = list(pages[: (tracker.hit_at + n_external) // setup.page_tokens])
@@ -176,7 +178,7 @@ class Leader:
                 has_prompt |= self.filling.note(self._track(view), progress)
             else:
                 self.filling.ignore(view.request_id)
-        is_due = self.filling.is_due() or has_prompt
+        is_due = has_prompt or (not is_idle and self.filling.is_due())
         plan = StepPlan(
             before_forward=tuple(self._before),
             after_forward=tuple(self._offload(self.filling.take_all())) if is_due else (),

@@ -49,7 +49,8 @@ class Ranks:
         """(instance, blocks of it) that all ranks have now seen listed."""
         for rank, found in news.items():
             for volume, entries in found.items():
-                yield volume, [entry for entry in entries if self._is_seen(rank, volume, *entry)]
+                last = dict(entries)  # of each slot
+                yield volume, [entry for entry in last.items() if self._is_seen(rank, volume, *entry)]
 
     def _is_seen(self, rank: int, volume: str, slot: int, key: BlockKey) -> bool:
         if self._world_size == 1:

@@ -14,7 +14,7 @@ import torch
 from tenuto.config import Disk, in_mib, parse_size
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
-from tenuto.errors import ConfigError, StoreError
+from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.paged import ArenaView, PagedKV
@@ -23,9 +23,10 @@ from tenuto.tiers.disk import DiskSettings, DiskStore
 from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.store import Capacity
+from tenuto.tokens import BlockKey
 from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.movers import Movers
-from tenuto.transfers.plan import TransferResult
+from tenuto.transfers.plan import BlockFailure, Transfer, TransferResult
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class Worker:
         self._results: dict[int, list[TransferResult]] = {}
         self._told: Capacity | None = None
         self._is_idle = False
+        self._owed: tuple[Transfer, ...] = ()  # to be started after the forward
 
     def register(self, tensors: Sequence[torch.Tensor]) -> None:
         """Take the engine's KV tensors, in layer order; make the host arena, and open the disk tier."""
@@ -112,6 +114,8 @@ class Worker:
         """Start what does not depend on this step's computing."""
         engine = self._running_engine()
         self._is_idle = plan.is_idle
+        self._never_came(self._owed)
+        self._owed = plan.after_forward
         for reset in plan.resets:
             self._reset(reset)
         for request_id, awaited in plan.loads:
@@ -123,6 +127,7 @@ class Worker:
 
     def end_forward(self, plan: StepPlan) -> None:
         """Start what reads this step's results; the copies out of the engine's memory end before this returns."""
+        self._owed = ()
         if plan.after_forward:
             self._running_engine().submit(plan.after_forward)
 
@@ -174,6 +179,12 @@ class Worker:
             raise RuntimeError("the worker has no KV tensors yet, or was shut down")
         return self._engine
 
+    def _never_came(self, transfers: Sequence[Transfer]) -> None:
+        """The engine gave no word after a forward that these wait for: nobody may wait for them."""
+        for transfer in transfers:
+            failures = tuple(BlockFailure(index, Cause.CANCELLED) for index in range(len(transfer.keys)))
+            self._results[transfer.id] = [TransferResult(transfer.id, failures)]
+
     def _reset(self, reset: Reset) -> None:
         for load in self._loads.values():
             load.is_stale = True
@@ -205,7 +216,7 @@ class _PeerPoller:
         self._store = store
         self._poll_s = poll_s
         self._lock = threading.Lock()
-        self._news: dict[str, Entries] = {}
+        self._news: dict[str, dict[int, BlockKey]] = {}  # the last of each slot, oldest first
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="tenuto-peers", daemon=True)
 
@@ -224,7 +235,7 @@ class _PeerPoller:
             return {}
         with self._lock:
             news, self._news = self._news, {}
-            return news
+        return {volume: list(blocks.items()) for volume, blocks in news.items()}
 
     def close(self) -> None:
         """End polling."""
@@ -238,7 +249,10 @@ class _PeerPoller:
             found = self._store.peers.news()
             with self._lock:
                 for volume, entries in found.items():
-                    self._news.setdefault(volume, []).extend(entries)
+                    blocks = self._news.setdefault(volume, {})
+                    for slot, key in entries:
+                        blocks.pop(slot, None)
+                        blocks[slot] = key
 
 
 def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:

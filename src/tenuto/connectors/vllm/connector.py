@@ -117,8 +117,8 @@ class TenutoConnector(KVConnectorBase_V1):
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Every step, before pages that requests have lost are overwritten."""
-        assert isinstance(kv_connector_metadata, TenutoMetadata)
-        self.worker.before_forward(kv_connector_metadata.plan)
+        if self._worker is not None and isinstance(kv_connector_metadata, TenutoMetadata):
+            self._worker.before_forward(kv_connector_metadata.plan)
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:  # noqa: ARG002
         """Start loads and disk writes."""

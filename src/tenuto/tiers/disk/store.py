@@ -127,11 +127,18 @@ class DiskStore:
         self._files.write_from(number, index * self._extent_bytes, item.buffer)
 
     def _read_one(self, codec: ExtentCodec, volume: str, item: SlotIO) -> None:
-        files: PoolFiles = self._files
         if volume == OWN:
-            number, index = self._growth.slots.place(item.slot)
-        else:
-            files, number, index = self.peers.place(volume, item.slot)
+            self._read_whole(codec, item, self._files, *self._growth.slots.place(item.slot))
+            return
+        try:
+            self._read_whole(codec, item, *self.peers.place(volume, item.slot))
+        except StoreError as error:
+            if error.cause is not Cause.CORRUPT:
+                raise
+            # Its owner may reuse a slot at any time; whether it is damaged is for the owner to find.
+            raise StoreError(Cause.MISSING, f"instance {volume}: {error}") from error
+
+    def _read_whole(self, codec: ExtentCodec, item: SlotIO, files: PoolFiles, number: int, index: int) -> None:
         n = files.read_into(number, index * self._extent_bytes, item.buffer)
         if n < self._extent_bytes:
             raise StoreError(Cause.CORRUPT, f"slot {item.slot}: {n} of {self._extent_bytes} bytes")
