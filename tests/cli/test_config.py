@@ -74,3 +74,11 @@ def test_options_are_not_abbreviated(capsys):
     with pytest.raises(SystemExit):
         main(["config", "--host", "0.0.0.0"])
     assert "unrecognized arguments: --host 0.0.0.0" in capsys.readouterr().err
+
+
+def test_an_option_that_is_mistyped_names_the_nearest(capsys):
+    with pytest.raises(SystemExit):
+        main(["config", "--tiers.hots.capacity", "1GiB"])
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].endswith("did you mean --tiers.host.capacity?")
+    assert said.startswith("usage: tenuto config")

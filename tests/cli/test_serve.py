@@ -99,7 +99,7 @@ def test_other_commands_pass_nothing_on(capsys):
 
 
 def test_wrong_settings_start_nothing(capsys, installed, monkeypatch):
-    monkeypatch.setattr("tenuto.cli.serve.command.run_server", lambda words: pytest.fail("started"))
+    monkeypatch.setattr("tenuto.cli.serve.command.run_server", lambda words, patience_s: pytest.fail("started"))
     assert len(refusal(capsys, "m", "--host-memory", "x", "--disk-capacity", "y")) == 2
 
 
@@ -149,11 +149,12 @@ def started(tmp_path):
     """Starts `run_server` in a process group of its own, on a server that ends when asked or stays: it and the pid."""
     processes = []
 
-    def start(kind):
+    def start(kind, patience_s=60):
         ready = tmp_path / "ready"
         os.mkfifo(ready)
         words = [sys.executable, "-c", SERVER, str(ready), kind]
-        code = f"import sys; from tenuto.cli.serve.process import run_server; sys.exit(run_server({words!r}))"
+        call = f"run_server({words!r}, {patience_s})"
+        code = f"import sys; from tenuto.cli.serve.process import run_server; sys.exit({call})"
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONPATH": str(SOURCE)},
@@ -190,6 +191,16 @@ def test_a_second_signal_kills_a_server_that_does_not_end(started):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGKILL
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_server_that_does_not_end_in_time_is_killed(started):
+    process, pid = started("stays", patience_s=0.3)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "not stopped after 0 s: killed" in said
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -28,10 +28,19 @@ class View(FakeRequest):
 
 class Rig:
     def __init__(
-        self, *, world_size: int = 1, n_host: int = 64, disk_slots: int = 64, keeps_trailing: bool = True, **runtime
+        self,
+        *,
+        world_size: int = 1,
+        n_host: int = 64,
+        disk_slots: int = 64,
+        keeps_trailing: bool = True,
+        poll_s: float = 0,
+        **runtime,
     ) -> None:
         config = load_config({
-            "tiers": {"host": {"capacity": n_host * LAYOUT.extent_bytes}, "disk": {"path": "/unused"}},
+            "tiers": {
+                "host": {"capacity": n_host * LAYOUT.extent_bytes}, "disk": {"path": "/unused", "poll_s": poll_s},
+            },
             "runtime": runtime,
         })  # fmt: skip
         self.clock = FakeClock()

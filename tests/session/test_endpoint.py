@@ -118,5 +118,5 @@ def test_without_prometheus_client_the_setting_is_refused_with_the_fix(monkeypat
         MetricsEndpoint(9400, Recorder(), "0")
     assert str(raised.value) == (
         "runtime.metrics_port: 9400 needs prometheus_client, which is not installed; "
-        "pip install 'tenuto[metrics]', or give 0"
+        "pip install prometheus-client, or give 0"
     )

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tenuto.connectors.session import Progress, StepPlan
+from tenuto.connectors.session import Progress, StepPlan, WorkerReport
 from tenuto.errors import Cause
-from tenuto.tokens import ExtraKeys, MediaSpan
+from tenuto.tokens import ExtraKeys, HashChain, MediaSpan
 from tenuto.transfers.plan import Route
-from tests.session.session_rig import BLOCK, PAGE, Rig, View
+from tests.session.session_rig import BLOCK, NAMESPACE, PAGE, Rig, View
 
 pytestmark = pytest.mark.unit
 
@@ -31,6 +31,19 @@ def step(rig: Rig, view: View, n_computed: int, pages, *, is_whole: bool) -> Ste
     plan = rig.leader.plan_step([(view, Progress(view.request_id, pages, is_whole, n_computed))], is_idle=False)
     rig.answer(plan)
     return plan
+
+
+def test_after_idleness_a_step_is_waited_for_that_may_bring_news_of_other_engines():
+    rig, view = Rig(poll_s=2.0), View("a", TOKENS)
+    rig.clock.advance(2.0)
+    assert rig.leader.lookup(view, 0) == 0
+    rig.clock.advance(0.1)
+    assert rig.leader.lookup(view, 0) is None
+    rig.step()
+    chain = HashChain(NAMESPACE.digest, BLOCK)
+    chain.append(TOKENS)
+    rig.leader.receive(WorkerReport(peers={0: {"b": [(i, chain.key(i)) for i in range(5)]}}))
+    assert rig.leader.lookup(view, 0) == len(TOKENS)
 
 
 def test_a_prompt_of_whole_blocks_is_promised_to_its_last_token(rig):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tenuto import __version__
 from tenuto.cli import config
@@ -30,6 +32,8 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_parser(commands)
     inspect.add_parser(commands)
     doctor.add_parser(commands)
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)
     return parser
 
 
@@ -57,8 +61,20 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if hint is None:
         unknown += args.passed_on
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; {hint}" if hint else ""))
+        chosen: argparse.ArgumentParser = args.parser
+        said = [f"unrecognized arguments: {' '.join(unknown)}", *_suggestions(unknown, chosen.format_help())]
+        chosen.error("; ".join([*said, hint] if hint else said))
     return args
+
+
+def _suggestions(unknown: Sequence[str], text: str) -> Iterator[str]:
+    """What may have been meant, of the options in a help text."""
+    known = re.findall(r"--[\w.-]+", text)
+    for word in unknown:
+        name = word.partition("=")[0]
+        near = difflib.get_close_matches(name, known, n=1) if name.startswith("--") else []
+        if near and near[0] != name:
+            yield f"did you mean {near[0]}?"
 
 
 if __name__ == "__main__":

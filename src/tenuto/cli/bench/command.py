@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"tenuto bench: no bench is named {args.name!r}; there are {', '.join(BENCHES)}", file=sys.stderr)
         return EXIT_USAGE
     if find_spec("rich") is None:
-        raise ConfigError("missing: rich; `pip install 'tenuto[cli]'` brings it")
+        raise ConfigError("missing: rich; `pip install rich` brings it")
     from rich.console import Console
 
     from tenuto.cli.bench.progress import Bar

@@ -36,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Look at everything and show it; 1 when something fails."""
     if find_spec("rich") is None:
-        raise ConfigError("missing: rich; `pip install 'tenuto[cli]'` brings it")
+        raise ConfigError("missing: rich; `pip install rich` brings it")
     from rich.console import Console
 
     from tenuto.cli.doctor.examination import examine, is_fit

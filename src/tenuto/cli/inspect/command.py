@@ -29,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Look, perhaps verify, show; 1 when something that was to be verified is bad."""
     if find_spec("rich") is None:
-        raise ConfigError("missing: rich; `pip install 'tenuto[cli]'` brings it")
+        raise ConfigError("missing: rich; `pip install rich` brings it")
     from rich.console import Console
 
     from tenuto.cli.inspect.holders import held_files

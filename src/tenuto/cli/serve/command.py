@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
+from pathlib import Path
 
 import msgspec
 
 from tenuto.cli.options import add_setting_options, read_sources
-from tenuto.cli.serve.line import find_program, make_line
+from tenuto.cli.serve.line import find_program, make_line, read_patience
 from tenuto.cli.serve.process import run_server
+from tenuto.errors import ConfigError
 from tenuto.settings import DEFAULT, combine, flatten, nest
+
+
+def usable_folder(path: str) -> Path:
+    """The folder by its whole name, so that the line means it everywhere. Raises `ConfigError` for one of no use."""
+    folder = Path(path).expanduser().absolute()
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise ConfigError(f"tiers.disk.path: {there} is no folder; choose another place")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"tiers.disk.path: can't write to {there}; choose another folder, or get the right to")
+    return folder
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -22,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="start vLLM's OpenAI-compatible server with tenuto set up",
         description="Shows the `vllm serve` line that does the same, and runs it. Ctrl-C or SIGTERM stops it once what "
         "is on its way to disk is written.",
-        epilog="What stands behind -- goes to vLLM as it is: tenuto serve MODEL --disk /var/cache/tenuto -- --port 80",
+        epilog="What stands behind -- goes to vLLM as it is: tenuto serve MODEL --disk /var/tmp/kv -- --port 8000",
     )
     parser.add_argument("model", metavar="MODEL", help="name or folder, as for vllm serve")
     parser.add_argument("--dry-run", action="store_true", help="only show the line")
@@ -34,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
     """Show the line and run it: the server's exit code. Raises `ConfigError` for wrong settings or a missing vLLM."""
     settings = combine(read_sources(args))
     values = flatten(msgspec.to_builtins(settings.config))
+    if folder := values["tiers.disk.path"]:
+        values["tiers.disk.path"] = str(usable_folder(folder))
     given = {name: values[name] for name, place in settings.places.items() if place != DEFAULT}
     line = make_line(find_program(args.model), nest(given), args.passed_on, settings.config.runtime.shutdown_timeout_s)
     print(shlex.join(line), flush=True)
-    return 0 if args.dry_run else run_server(line)
+    return 0 if args.dry_run else run_server(line, read_patience(line))

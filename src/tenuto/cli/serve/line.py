@@ -18,6 +18,7 @@ _OURS = "--kv-transfer-config"
 _SHUTDOWN = "--shutdown-timeout"
 TEARDOWN_S = 10
 """What vLLM takes to end its processes, beside the writes that they wait for."""
+_LAST_S = 30.0
 
 
 def make_line(
@@ -42,6 +43,17 @@ def make_line(
     if not _names(vllm_options, _SHUTDOWN):
         line += [_SHUTDOWN, str(math.ceil(shutdown_timeout_s) + TEARDOWN_S)]
     return [*line, *vllm_options]
+
+
+def read_patience(line: Sequence[str]) -> float:
+    """How long a server of this line may take to stop: its shutdown timeout, and its processes' end."""
+    words = [word.replace("_", "-") for word in line]
+    at = max(i for i, word in enumerate(words) if word == _SHUTDOWN or word.startswith(f"{_SHUTDOWN}="))
+    value = words[at].partition("=")[2] or (words[at + 1] if at + 1 < len(words) else "")
+    try:
+        return float(value) + _LAST_S
+    except ValueError:
+        raise ConfigError(f"{_SHUTDOWN}: {value!r} is no number of seconds") from None
 
 
 def find_program(model: str) -> list[str]:

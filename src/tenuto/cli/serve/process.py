@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
@@ -14,17 +16,20 @@ from types import FrameType
 from tenuto.errors import TenutoError
 
 _PR_SET_PDEATHSIG = 1
+_TICK_S = 0.5
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_server(line: Sequence[str]) -> int:
+def run_server(line: Sequence[str], patience_s: float) -> int:
     """Run a server until it ends; its exit code, 128 + n when signal n killed it.
+
+    Asked to stop, it is killed after `patience_s`: vLLM's front end takes requests until the end, and waits for theirs.
 
     Ctrl-C in a terminal would reach vLLM's workers too, which then end before the engine has told them what to write.
     So the server is a session of its own, and the first signal that stops us stops its main process alone, which ends
     the others in order; the second one kills them all. If we are killed, the server ends in order by itself.
     """
-    server = _Server()
+    server = _Server(patience_s)
     heard = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]  # nohup's SIGHUP
     before = {number: signal.signal(number, server.stop) for number in heard}
     try:
@@ -37,7 +42,9 @@ def run_server(line: Sequence[str]) -> int:
 class _Server:
     """A child that can be asked to stop before, while and after it is started."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._kill_at = math.inf
         self._child: subprocess.Popen[bytes] | None = None
         self._n_asked = 0
 
@@ -54,16 +61,31 @@ class _Server:
             raise TenutoError(f"can't start {line[0]}: {error.strerror}") from None
         if self._n_asked:
             self._child.terminate()
-        code = self._child.wait()
+        code = self._wait(self._child)
         return code if code >= 0 else 128 - code
+
+    def _wait(self, child: subprocess.Popen[bytes]) -> int:
+        while True:
+            try:
+                return child.wait(_TICK_S)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > self._kill_at:
+                    print(f"tenuto serve: not stopped after {self._patience_s:.0f} s: killed", file=sys.stderr)
+                    self._kill_at = math.inf
+                    self._kill(child)
+
+    def _kill(self, child: subprocess.Popen[bytes]) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
 
     def stop(self, _signal: int, _frame: FrameType | None) -> None:
         self._n_asked += 1
+        if self._n_asked == 1:
+            self._kill_at = time.monotonic() + self._patience_s
         if self._child is None:
             return
         if self._n_asked == 1:
             print("tenuto serve: stopping, once what is on its way to disk is written; again: at once", file=sys.stderr)
             self._child.terminate()
         else:
-            with suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
+            self._kill(self._child)

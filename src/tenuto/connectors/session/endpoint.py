@@ -32,7 +32,7 @@ class MetricsEndpoint:
         except ImportError:
             raise ConfigError(
                 f"{SETTING}: {port} needs prometheus_client, which is not installed; "
-                "pip install 'tenuto[metrics]', or give 0"
+                "pip install prometheus-client, or give 0"
             ) from None
         registry = CollectorRegistry()
         registry.register(RecorderCollector(recorder, engine))

@@ -51,7 +51,7 @@ class Leader:
         self._resets: list[Reset] = []
         self._is_connected = False
         """Whether it was heard what is on disk; before, its slots must not be used."""
-        self._ranks = Ranks(setup.world_size)
+        self._ranks = Ranks(setup.world_size, setup.config.tiers.disk.poll_s, clock)
         self._has_hit = False
 
     # -- start --------------------------------------------------------------------------------------
@@ -102,6 +102,8 @@ class Leader:
         tracker.asked_at = n_computed
         if tracker.hit is not None and tracker.hit_at == n_computed:
             return self._n_external(tracker)
+        if self._is_connected and self._ranks.may_have_news():
+            return None
         if tracker.waits_for is not None and self.manager.flights.is_bringing(tracker.waits_for):
             return None
         tracker.drop_hit()
@@ -171,6 +173,7 @@ class Leader:
         Of `scheduled`, those may be left out that get no pages and stay below `filling.due`. `preempted` lose theirs.
         """
         self._health.update()
+        self._ranks.step()
         self._before += self._offload(self.filling.take(preempted))
         has_prompt = False
         for view, progress in scheduled:

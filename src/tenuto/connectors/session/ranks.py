@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from tenuto.connectors.session.messages import Entries, Handshake
 from tenuto.tiers.store import Capacity
@@ -16,11 +16,22 @@ class Ranks:
     A slot has the same number on every rank.
     """
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, poll_s: float, clock: Callable[[], float]) -> None:
         self._world_size = world_size
+        self._poll_s = poll_s
+        self._clock = clock
+        self._asked_at = clock()
         self._disks: dict[int, Capacity] = {}
         self._partial: dict[int, list[TransferResult]] = {}  # by transfer
         self._seen: dict[tuple[str, int], tuple[BlockKey, set[int]]] = {}  # blocks of others that some ranks see
+
+    def step(self) -> None:
+        """The ranks are asked for their reports."""
+        self._asked_at = self._clock()
+
+    def may_have_news(self) -> bool:
+        """Whether they were not asked for so long that they may know blocks of other engines which we don't."""
+        return 0 < self._poll_s < self._clock() - self._asked_at
 
     def recovered(self, shakes: Mapping[int, Handshake], n_slots: int) -> Entries:
         """The blocks that every rank found in the first `n_slots` slots, oldest first."""

@@ -23,7 +23,7 @@ from tenuto.tokens import Namespace
 _ROOT_LOCK_TIMEOUT_S = 30.0
 _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 _INSTANCE = re.compile(r"[a-z]+")
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE)
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "ceph", "beegfs", "gpfs", "afs", "ocfs2")
 
 
