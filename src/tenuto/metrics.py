@@ -82,7 +82,7 @@ FAILED_BLOCKS = Metric(
     "failed.{}.{}", ("route", "cause"),
 )  # fmt: skip
 CORRUPT_BLOCKS = Metric(
-    "tenuto_corrupt_blocks_total", _COUNTER, "Stored blocks whose header or checksum did not match: never served",
+    "tenuto_corrupt_blocks_total", _COUNTER, "Our stored blocks whose header or checksum did not match: never served",
     "corrupt.{}", _TIER,
 )  # fmt: skip
 SKIPPED_BLOCKS = Metric(

@@ -155,6 +155,19 @@ def test_a_write_into_a_disk_slot_waits_for_the_load_that_reads_it(make_rig):
     assert [key.hash for key in rig.facts.believed[DISK] if key.hash in other.hashes]
 
 
+def test_what_is_there_is_not_evicted_for_what_comes_behind_it(make_rig):
+    rig, chain = make_rig(n_host=4), make_chain(6)
+    rig.keep(chain, 0, 2)
+    rig.keep(make_chain(2, seed=1))
+    (stage,) = rig.manager.offload([Filled(chain, 0, pages(6))])
+    assert [key.hash for key in stage.keys] == chain.hashes[2:4]
+    rig.submit([stage])
+    rig.finish()
+    hit = rig.hit(chain)
+    assert hit.n_blocks == 4
+    hit.release()
+
+
 def test_blocks_of_several_requests_leave_in_one_transfer_each_once(make_rig):
     rig = make_rig(n_host=4, n_disk=8)
     one, same, other = make_chain(2), make_chain(3), make_chain(2, seed=1)
