@@ -166,6 +166,34 @@ def test_pool_files_that_are_gone_or_cut_short_are_noted(open_disk, root):
     assert rank["notes"][1] == "pool-00001.kv is gone: its blocks are misses"
 
 
+def test_what_only_has_a_pool_files_name_hides_no_rank(open_disk, root):
+    disk = open_disk()
+    disk.close()
+    (disk.folder / "pool-00007.kv").symlink_to("nowhere")
+    (disk.folder / "pool-00008.kv").mkdir()
+    (disk.folder / "pool-000000.kv").write_bytes(b"not file 0")
+    (disk.folder.parent / "rank-00").mkdir()  # not rank 0
+    code, found = inspect(root, "--verify")
+    assert (code, found["verified"]["good"]) == (0, 3)
+    strays = {stray["path"].rpartition("/")[2]: stray["why"] for stray in found["strays"]}
+    assert strays["pool-00007.kv"] == strays["pool-00008.kv"] == "an unlisted pool file: it goes at the next start"
+    assert strays["pool-000000.kv"] == strays["rank-00"] == "not tenuto's"
+
+
+def test_a_folder_that_lost_something_and_is_still_there_was_not_removed(open_disk, root, monkeypatch):
+    disk = open_disk()
+    disk.close()
+
+    def lose(folder):
+        raise FileNotFoundError(2, "No such file or directory", str(folder / "x"))
+
+    monkeypatch.setattr("tenuto.cli.inspect.survey.pool_file_sizes", lose)
+    (model,) = survey(root, frozenset()).models
+    assert (model.notes, model.ranks) == ([], [])
+    assert model.unread == [f"{disk.folder.relative_to(root)} can't be read (No such file or directory)"]
+    assert main(["inspect", str(root), "--verify"]) == 1
+
+
 def test_blocks_of_a_reset_are_noted_and_verified(open_disk, root):
     disk = open_disk(1)
     later = NAMESPACE.at_epoch(77)

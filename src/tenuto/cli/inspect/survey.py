@@ -13,15 +13,14 @@ import msgspec
 
 from tenuto.cli.inspect.holders import Holder, Inode, holder_of
 from tenuto.errors import Cause, ConfigError, StoreError
-from tenuto.tiers.disk.files import pool_file_name
+from tenuto.tiers.disk.files import pool_file_name, pool_file_sizes
 from tenuto.tiers.disk.instance import instances, namespaces
 from tenuto.tiers.disk.listing import Listing, read_listing
 from tenuto.tiers.disk.manifest import NAME
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tokens import FORMAT_VERSION, Namespace
 
-_RANK = re.compile(r"rank-(\d+)")
-_POOL_FILE = re.compile(r"pool-\d{5,}\.kv")
+_RANK = re.compile(r"rank-(0|[1-9][0-9]*)")
 _MANIFEST = frozenset(NAME + suffix for suffix in ("", "-wal", "-shm", "-journal"))
 
 
@@ -159,7 +158,7 @@ def _survey_rank(root: Root, model: Model, folder: Path, number: int, held: froz
     except StoreError as error:
         rank.fault = "no manifest yet" if error.cause is Cause.MISSING else " ".join(str(error).split())
         rank.is_unreadable = error.cause is not Cause.MISSING
-    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if _POOL_FILE.fullmatch(path.name)}
+    sizes = {pool_file_name(number): size for number, size in pool_file_sizes(folder).items()}
     rank.allocated_bytes = sum(sizes.values())
     root.strays += _strays(folder, {"lock", *_MANIFEST, *sizes})
     if rank.listing is not None:
@@ -225,7 +224,8 @@ def _noting(model: Model, folder: Path) -> Generator[None]:
     """Make an operating system's error one line of the model's, and go on behind the block."""
     try:
         yield
-    except FileNotFoundError:
-        model.notes.append(f"{folder.name} was removed meanwhile")
     except OSError as error:
-        model.unread.append(f"{folder.relative_to(model.folder.parent)} can't be read ({error.strerror})")
+        if isinstance(error, FileNotFoundError) and not folder.exists():
+            model.notes.append(f"{folder.name} was removed meanwhile")
+        else:
+            model.unread.append(f"{folder.relative_to(model.folder.parent)} can't be read ({error.strerror})")

@@ -11,12 +11,22 @@ from typing import Protocol
 
 from tenuto.errors import Cause, StoreError, store_error
 
-_NAME = re.compile(r"pool-(\d{5,})\.kv")
+_NAME = re.compile(r"pool-([0-9]{5}|[1-9][0-9]{5,})\.kv")
 
 
 def pool_file_name(number: int) -> str:
     """The name of pool file `number`."""
     return f"pool-{number:05d}.kv"
+
+
+def pool_file_sizes(folder: Path) -> dict[int, int]:
+    """Bytes of each pool file there is; 0 for what only has such a name, as a link that leads nowhere."""
+    sizes: dict[int, int] = {}
+    for path in folder.iterdir():
+        if match := _NAME.fullmatch(path.name):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                sizes[int(match[1])] = path.stat().st_size if path.is_file() else 0
+    return sizes
 
 
 class PoolFiles(Protocol):
@@ -62,10 +72,7 @@ class DirectFiles:
     def sizes(self) -> dict[int, int]:
         """See `PoolFiles`."""
         try:
-            with os.scandir(self._folder) as entries:
-                return {
-                    int(match[1]): entry.stat().st_size for entry in entries if (match := _NAME.fullmatch(entry.name))
-                }
+            return pool_file_sizes(self._folder)
         except OSError as error:
             raise store_error(error, f"list {self._folder}") from error
 
