@@ -27,7 +27,7 @@ pytestmark = pytest.mark.adapter
 def tenuto_inspect(root, *options):
     """The command in a process of its own."""
     command = [sys.executable, "-m", "tenuto.cli.main", "inspect", str(root), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def inspect(root, *options):
@@ -112,7 +112,10 @@ def test_a_folder_of_another_format_is_one_line_and_the_rest_goes_on(open_disk, 
 @pytest.mark.parametrize(
     "statement",
     ["UPDATE meta SET value = 'other' WHERE key = 'namespace'", "DELETE FROM meta WHERE key = 'extent_bytes'",
-     "UPDATE files SET number = 5 WHERE number = 0", "DROP TABLE blocks"],
+     "UPDATE files SET number = 5 WHERE number = 0", "DROP TABLE blocks",
+     "UPDATE meta SET value = '-5' WHERE key = 'extent_bytes'",
+     f"UPDATE meta SET value = '{'9' * 400}' WHERE key = 'extent_bytes'",
+     "UPDATE meta SET value = x'31' WHERE key = 'format'", "UPDATE meta SET value = x'303a32' WHERE key = 'layers'"],
 )  # fmt: skip
 def test_a_damaged_manifest_is_one_line_and_the_rest_goes_on(open_disk, root, statement):
     other = open_disk()
@@ -154,6 +157,36 @@ def test_names_of_others_cannot_move_the_cursor(open_disk, root, capsys):
     shown = capsys.readouterr().out
     assert "a\\x1b[2Jb\\n[red]c: not tenuto's" in shown
     assert "\\udcff: not tenuto's" in shown
+
+
+def test_nor_can_what_a_damaged_manifest_says(open_disk, root, capsys):
+    disk = open_disk()
+    disk.close()
+    with sqlite3.connect(disk.folder / "manifest.sqlite") as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'format'", ("\x1b[31m",))
+    db.close()
+    assert main(["inspect", str(root)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["manifest.sqlite", "manifest.sqlite-wal", "pool-00000.kv"])
+def test_a_pipe_in_the_place_of_a_file_is_damage_and_not_waited_for(open_disk, root, name):
+    disk = open_disk()
+    disk.close()
+    (disk.folder / name).unlink(missing_ok=True)
+    os.mkfifo(disk.folder / name)
+    code, found = inspect(root, "--verify")
+    assert (code, found["verified"]["good"]) == (1, 0)
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"other":' + "[" * 200_000])
+def test_what_does_not_name_the_model_is_told(open_disk, root, content):
+    path = open_disk().folder.parent.parent / "namespace.json"
+    path.unlink()
+    os.mkfifo(path) if content is None else path.write_text(content)
+    _, found = inspect(root)
+    (model,) = found["models"]
+    assert model["notes"][0].startswith("namespace.json is missing or not this folder's")
 
 
 def test_pool_files_that_are_gone_or_cut_short_are_noted(open_disk, root):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +15,14 @@ from tenuto.cli.inspect.holders import Holder, Inode, holder_of
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.tiers.disk.files import pool_file_name, pool_file_sizes
 from tenuto.tiers.disk.instance import instances, namespaces
-from tenuto.tiers.disk.listing import Listing, read_listing
+from tenuto.tiers.disk.listing import SUFFIXES, Listing, read_listing
 from tenuto.tiers.disk.manifest import NAME
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tokens import FORMAT_VERSION, Namespace
 
 _RANK = re.compile(r"rank-(0|[1-9][0-9]*)")
-_MANIFEST = frozenset(NAME + suffix for suffix in ("", "-wal", "-shm", "-journal"))
+_MANIFEST = frozenset(NAME + suffix for suffix in SUFFIXES)
+_MOST_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +178,20 @@ def _read_manifest(rank: RankFolder, model: Model) -> None:
         raise StoreError(Cause.CORRUPT, "manifest: made for another model")
     else:
         SlotMap(listing.files)  # numbered without gaps
-        try:
-            rank.extent_bytes = int(meta["extent_bytes"])
-        except (KeyError, ValueError):
-            raise StoreError(Cause.CORRUPT, "manifest: does not say how large a block is") from None
+        rank.extent_bytes = _block_bytes(meta)
         rank.listing = listing
         n_reset = sum(row.epoch != 0 for row in listing.rows)
         if n_reset:
             rank.notes.append(
                 f"{n_reset} blocks were stored after a cache reset: they go when the folder is next opened"
             )
+
+
+def _block_bytes(meta: dict[str, str]) -> int:
+    with suppress(KeyError, ValueError):
+        if 1 <= (n_bytes := int(meta["extent_bytes"])) < _MOST_BYTES:
+            return n_bytes
+    raise StoreError(Cause.CORRUPT, "manifest: does not say how large a block is")
 
 
 def _compare_files(rank: RankFolder, listing: Listing, sizes: dict[str, int]) -> list[Stray]:
@@ -205,11 +210,12 @@ def _compare_files(rank: RankFolder, listing: Listing, sizes: dict[str, int]) ->
 
 def _namespace(home: Path) -> Namespace | None:
     """What namespace.json says, if that is what the folder's name is the digest of."""
+    path = home / "namespace.json"
     try:
-        found = msgspec.json.decode((home / "namespace.json").read_bytes(), type=Namespace)
-    except (OSError, msgspec.DecodeError):
+        found = msgspec.json.decode(path.read_bytes(), type=Namespace) if path.is_file() else None
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
-    return found if found.folder == home.name else None
+    return found if found and found.folder == home.name else None
 
 
 def _strays(folder: Path, known: set[str]) -> list[Stray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import threading
@@ -142,6 +143,8 @@ class DirectFiles:
 
     def _open(self, path: Path, flags: int) -> int:
         flags |= self._mode | os.O_CLOEXEC
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "not a plain file")  # opening a pipe would wait for ever
         try:
             fd = os.open(path, flags | os.O_DIRECT, 0o644)
             self.is_direct = True
