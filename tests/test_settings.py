@@ -88,6 +88,30 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
     assert refusal(load_settings, {"config": 3}) == ["config: expected the path of a TOML file, got 3"]
 
 
+def test_a_mark_before_the_text_is_none_of_it(file):
+    file.write_text(TEXT, "utf-8-sig")
+    assert read_toml(file).settings == tomllib.loads(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(f"a = {'9' * 5000}", "digits"), (f"a = 0x{'f' * 5000}", "digits"),
+     (f"a = {'[' * 5000}", "brackets"), (f"{'.'.join('a' * 5000)} = 1", "names in each other")],
+)  # fmt: skip
+def test_what_is_too_long_or_too_deep_is_one_line(file, text, why):
+    file.write_text(text)
+    (line,) = refusal(read_toml, file)
+    assert line.startswith(f"{file}: not TOML for tenuto: ")
+    assert why in line
+    assert len(line) < 300
+
+
+@pytest.mark.parametrize("path", ["~nobody-here/x", "~a\0/x", "a\0b", "\ud800"])
+def test_a_path_that_leads_nowhere_is_one_line(path):
+    (line,) = refusal(load_settings, {"config": path})
+    assert line.startswith("config: ")
+
+
 def test_a_file_does_not_name_another(file):
     file.write_text('config = "other.toml"')
     (line,) = refusal(load_settings, {"config": str(file)})

@@ -46,16 +46,35 @@ class Settings:
 def read_toml(path: Path) -> Source:
     """The settings of a TOML file. Raises `ConfigError` when it can't be read, naming the line where there is one."""
     try:
-        text = path.expanduser().read_text("utf-8")
-        return Source(str(path), tomllib.loads(text), _find_lines(text))
+        text = expand_user(path, "config").read_text("utf-8-sig")  # editors of Windows write a mark before it
     except OSError as error:
         raise ConfigError(f"config: can't read {path} ({error.strerror}); give the path of a TOML file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"config: {path} is not UTF-8 text; give the path of a TOML file") from None
+    except ValueError:
+        raise ConfigError(f"config: {str(path)!r} is no path; give the path of a TOML file") from None
+    try:
+        found = tomllib.loads(text)
+        repr(found)  # what can't be shown can't be told about
+        return Source(str(path), found, _find_lines(text))
     except tomllib.TOMLDecodeError as error:
         line = _AT_LINE.search(str(error))
         where = f"{path}:{line[1]}" if line else str(path)
         raise ConfigError(f"{where}: not TOML: {_AT_LINE.sub('', str(error))}") from None
+    except ValueError:
+        raise ConfigError(f"{path}: not TOML for tenuto: a number has thousands of digits") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML for tenuto: hundreds of brackets or names in each other") from None
+
+
+def expand_user(path: Path, setting: str) -> Path:
+    """The path without its leading ~. Raises `ConfigError` naming the setting when that is nobody's home."""
+    try:
+        return path.expanduser()
+    except (RuntimeError, ValueError):
+        raise ConfigError(
+            f"{setting}: {str(path)!r}: no home folder is known for {path.parts[0]}; give the whole path"
+        ) from None
 
 
 def combine(sources: Sequence[Source]) -> Settings:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.adapter
 def tenuto_inspect(root, *options):
     """The command in a process of its own."""
     command = [sys.executable, "-m", "tenuto.cli.main", "inspect", str(root), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def inspect(root, *options):
@@ -112,7 +112,10 @@ def test_a_folder_of_another_format_is_one_line_and_the_rest_goes_on(open_disk, 
 @pytest.mark.parametrize(
     "statement",
     ["UPDATE meta SET value = 'other' WHERE key = 'namespace'", "DELETE FROM meta WHERE key = 'extent_bytes'",
-     "UPDATE files SET number = 5 WHERE number = 0", "DROP TABLE blocks"],
+     "UPDATE files SET number = 5 WHERE number = 0", "DROP TABLE blocks",
+     "UPDATE meta SET value = '-5' WHERE key = 'extent_bytes'",
+     f"UPDATE meta SET value = '{'9' * 400}' WHERE key = 'extent_bytes'",
+     "UPDATE meta SET value = x'31' WHERE key = 'format'", "UPDATE meta SET value = x'303a32' WHERE key = 'layers'"],
 )  # fmt: skip
 def test_a_damaged_manifest_is_one_line_and_the_rest_goes_on(open_disk, root, statement):
     other = open_disk()
@@ -156,6 +159,36 @@ def test_names_of_others_cannot_move_the_cursor(open_disk, root, capsys):
     assert "\\udcff: not tenuto's" in shown
 
 
+def test_nor_can_what_a_damaged_manifest_says(open_disk, root, capsys):
+    disk = open_disk()
+    disk.close()
+    with sqlite3.connect(disk.folder / "manifest.sqlite") as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'format'", ("\x1b[31m",))
+    db.close()
+    assert main(["inspect", str(root)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["manifest.sqlite", "manifest.sqlite-wal", "pool-00000.kv"])
+def test_a_pipe_in_the_place_of_a_file_is_damage_and_not_waited_for(open_disk, root, name):
+    disk = open_disk()
+    disk.close()
+    (disk.folder / name).unlink(missing_ok=True)
+    os.mkfifo(disk.folder / name)
+    code, found = inspect(root, "--verify")
+    assert (code, found["verified"]["good"]) == (1, 0)
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"other":' + "[" * 200_000])
+def test_what_does_not_name_the_model_is_told(open_disk, root, content):
+    path = open_disk().folder.parent.parent / "namespace.json"
+    path.unlink()
+    os.mkfifo(path) if content is None else path.write_text(content)
+    _, found = inspect(root)
+    (model,) = found["models"]
+    assert model["notes"][0].startswith("namespace.json is missing or not this folder's")
+
+
 def test_pool_files_that_are_gone_or_cut_short_are_noted(open_disk, root):
     disk = open_disk(5)
     disk.close()
@@ -164,6 +197,34 @@ def test_pool_files_that_are_gone_or_cut_short_are_noted(open_disk, root):
     (rank,) = ranks_of(inspect(root)[1])
     assert rank["notes"][0].startswith(f"pool-00000.kv is cut short: {EXTENT:,} of ")
     assert rank["notes"][1] == "pool-00001.kv is gone: its blocks are misses"
+
+
+def test_what_only_has_a_pool_files_name_hides_no_rank(open_disk, root):
+    disk = open_disk()
+    disk.close()
+    (disk.folder / "pool-00007.kv").symlink_to("nowhere")
+    (disk.folder / "pool-00008.kv").mkdir()
+    (disk.folder / "pool-000000.kv").write_bytes(b"not file 0")
+    (disk.folder.parent / "rank-00").mkdir()  # not rank 0
+    code, found = inspect(root, "--verify")
+    assert (code, found["verified"]["good"]) == (0, 3)
+    strays = {stray["path"].rpartition("/")[2]: stray["why"] for stray in found["strays"]}
+    assert strays["pool-00007.kv"] == strays["pool-00008.kv"] == "an unlisted pool file: it goes at the next start"
+    assert strays["pool-000000.kv"] == strays["rank-00"] == "not tenuto's"
+
+
+def test_a_folder_that_lost_something_and_is_still_there_was_not_removed(open_disk, root, monkeypatch):
+    disk = open_disk()
+    disk.close()
+
+    def lose(folder):
+        raise FileNotFoundError(2, "No such file or directory", str(folder / "x"))
+
+    monkeypatch.setattr("tenuto.cli.inspect.survey.pool_file_sizes", lose)
+    (model,) = survey(root, frozenset()).models
+    assert (model.notes, model.ranks) == ([], [])
+    assert model.unread == [f"{disk.folder.relative_to(root)} can't be read (No such file or directory)"]
+    assert main(["inspect", str(root), "--verify"]) == 1
 
 
 def test_blocks_of_a_reset_are_noted_and_verified(open_disk, root):

@@ -184,6 +184,14 @@ def test_a_signal_to_the_whole_group_asks_the_server_once_and_its_exit_code_is_o
     assert "stopping, once what is on its way to disk is written" in said
 
 
+def test_it_stops_the_server_though_nobody_hears_it(started):
+    process, _ = started("ends")
+    process.stderr.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.read() == f"stopped by {signal.SIGTERM.value}\n"
+    assert process.wait() == 7
+
+
 def test_a_second_signal_kills_a_server_that_does_not_end(started):
     process, pid = started("stays")
     process.send_signal(signal.SIGINT)

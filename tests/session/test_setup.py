@@ -6,7 +6,9 @@ import pytest
 
 from tenuto.config import load_config
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
+from tenuto.connectors.session.worker import open_disk
 from tenuto.errors import ConfigError
+from tenuto.memory.extent import ExtentCodec
 from tests.session.session_rig import BLOCK, LAYOUT, NAMESPACE, PAGE
 
 pytestmark = pytest.mark.unit
@@ -46,6 +48,12 @@ def test_room_for_no_block_is_refused_in_one_line(host, disk):
 )
 def test_the_write_window_is_at_most_half_of_host_memory_and_at_least_one(n_host, window, n_writes):
     assert setup_of(n_host * SIZE, "/x", window).max_writes == n_writes
+
+
+def test_a_folder_in_nobodys_home_is_refused_in_one_line():
+    setup = setup_of(10 * SIZE, "~nobody-here/x")
+    with pytest.raises(ConfigError, match=r"^tiers\.disk\.path: '~nobody-here/x': no home .*; give the whole path$"):
+        open_disk(setup, 0, ExtentCodec(LAYOUT, NAMESPACE.digest))
 
 
 def test_pages_per_block():

@@ -8,6 +8,7 @@ import json
 import msgspec
 
 from tenuto.cli.options import add_setting_options, read_sources
+from tenuto.cli.wording import is_encodable
 from tenuto.config import leaves
 from tenuto.settings import Settings, combine, flatten
 
@@ -46,5 +47,6 @@ def to_toml(settings: Settings) -> str:
 
 
 def _literal(value: str | int | float | bool) -> str:
-    """TOML's strings, numbers and truths are JSON's, but for one character that it does not take bare."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """TOML's strings, numbers and truths are JSON's, but for what it, or standard output, does not take bare."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c != "\x7f" and is_encodable(c) else f"\\U{ord(c):08x}" for c in text)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from tenuto import __version__
 from tenuto.cli import config
@@ -39,16 +41,43 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; the exit code. What goes wrong is one line on standard error, each wrong setting another."""
-    args = _parse(list(sys.argv[1:] if argv is None else argv))
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")
+    try:
+        try:
+            return _run(_parse(list(sys.argv[1:] if argv is None else argv)))
+        finally:
+            print(end="", flush=True)  # what standard output refuses is told by us, not when Python ends
+    except OSError as error:
+        _drop_output()
+        if not isinstance(error, BrokenPipeError):  # nobody reads any more: no matter
+            _say(f"tenuto: {error.filename or 'standard output'}: {error.strerror or error}")
+        return EXIT_FAILED
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         return args.run(args)
     except TenutoError as error:
         for line in str(error).splitlines():
-            print(f"tenuto {args.command}: {line}", file=sys.stderr)
+            _say(f"tenuto {args.command}: {line}")
         return EXIT_FAILED
     except KeyboardInterrupt:
-        print(f"tenuto {args.command}: interrupted", file=sys.stderr)
+        _say(f"tenuto {args.command}: interrupted")
         return EXIT_INTERRUPTED
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody hears
+        print(line, file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """What standard output did not take: Python would try once more at its end."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

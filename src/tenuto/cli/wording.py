@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -25,3 +27,12 @@ def age_text(seconds: float) -> str:
 def printable(text: str) -> str:
     """What somebody else named, with escapes for what would move the cursor or can't be encoded."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def is_encodable(text: str) -> bool:
+    """Whether standard output takes this text as it is."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenuto.cli.folders import chosen_folder
 from tenuto.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     from tenuto.cli.bench.result import Result, describe_machine, describe_versions, today
 
     with Bar(Console(stderr=True)) as bar:
-        measured = BENCHES[args.name](Options(_folder(args.dir), args.quick), bar)
+        measured = BENCHES[args.name](Options(chosen_folder(args.dir, "--dir", "bench"), args.quick), bar)
     result = Result(
         name=args.name,
         machine=describe_machine(measured.file_system),
@@ -164,10 +164,3 @@ def show(result: Result, console: Console) -> None:
             wanted = f"[{'green' if is_met else 'red'}]{sign} {bound:,}[/]"
         table.add_row(key, f"{value:,}", wanted)
     console.print(table)
-
-
-def _folder(given: Path | None) -> Path:
-    if given is not None:
-        return given.expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "tenuto" / "bench"

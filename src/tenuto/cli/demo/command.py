@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import os
 import shutil
 import signal
 from collections.abc import Generator, Iterator
@@ -19,6 +18,7 @@ from tenuto.cli.demo import model
 from tenuto.cli.demo.messages import Begin, Event, Facts, Job, Run
 from tenuto.cli.demo.outcome import Outcome
 from tenuto.cli.demo.process import run_child
+from tenuto.cli.folders import chosen_folder
 from tenuto.errors import ConfigError, TenutoError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from tenuto.cli.demo.report import Steps, show
 
     signal.signal(signal.SIGTERM, _interrupt)
-    with _locked(_folder(args.dir)) as folder:
+    with _locked(chosen_folder(args.dir, "--dir", "demo")) as folder:
         with Steps(Console(stderr=True)) as steps:
             outcome = _run_stages(folder, steps, keep=args.keep)
         if args.json:
@@ -74,13 +74,6 @@ def _check_packages() -> None:
             f"missing: {', '.join(missing)}; run `make install`, or install the lists in requirements/ with --no-deps"
         )
     model.find_weights()
-
-
-def _folder(given: Path | None) -> Path:
-    if given is not None:
-        return given.expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "tenuto" / "demo"
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenuto.cli.folders import chosen_folder
 from tenuto.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,10 +71,7 @@ def show(sections: list[Section], console: Console) -> None:
 
 
 def _folder(given: Path | None) -> Path:
-    if given is not None:
-        path = given.expanduser().absolute()
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"--path: {path} is a file; give the folder that tiers.disk.path names, or will name")
-        return path
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "tenuto"
+    path = chosen_folder(given, "--path")
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"--path: {path} is a file; give the folder that tiers.disk.path names, or will name")
+    return path

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tenuto.errors import ConfigError
+from tenuto.settings import expand_user
 
 EXIT_BAD = 1
 
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from tenuto.cli.inspect.verification import verify
     from tenuto.cli.progress import BytesBar
 
-    root = survey(args.dir.expanduser().absolute(), held_files())
+    root = survey(expand_user(args.dir, "DIR").absolute(), held_files())
     verdict = None
     if args.verify:
         with BytesBar(Console(stderr=True)) as bar:

@@ -25,7 +25,7 @@ def show(root: Root, verdict: Verdict | None, console: Console) -> None:
     ranks = root.ranks
     _line(
         console,
-        f"{printable(str(root.folder))}: {_count(len(root.models), 'model')}, "
+        f"{root.folder}: {_count(len(root.models), 'model')}, "
         f"{_count(sum(rank.n_blocks for rank in ranks), 'block')}, "
         f"{size_text(sum(rank.used_bytes for rank in ranks))} used of "
         f"{size_text(sum(rank.allocated_bytes for rank in ranks))} allocated",
@@ -51,8 +51,7 @@ def as_json(root: Root, verdict: Verdict | None) -> dict[str, Any]:
 def _show_model(model: Model, console: Console) -> None:
     console.print()
     known = model.namespace
-    name = printable(known.model) if known else "unknown model"
-    _line(console, f"{name}  {model.folder.name[:8]}", "bold cyan")
+    _line(console, f"{known.model if known else 'unknown model'}  {model.folder.name[:8]}", "bold cyan")
     if known:
         _line(
             console,
@@ -78,7 +77,7 @@ def _table(ranks: list[RankFolder]) -> Table:
         colour = "red" if rank.is_unreadable else "yellow"
         table.add_row(
             rank.name, rank.holder.value, f"{rank.n_blocks:,}", size_text(rank.used_bytes),
-            size_text(rank.allocated_bytes), oldest, newest, f"[{colour}]{escape(rank.fault)}[/]",
+            size_text(rank.allocated_bytes), oldest, newest, f"[{colour}]{escape(printable(rank.fault))}[/]",
         )  # fmt: skip
     return table
 
@@ -173,5 +172,5 @@ def _lines(console: Console, lines: list[str], style: str) -> None:
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
-    """One line as it is: no markup, no wrapping."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    """One line as it is, but for what would move the cursor: no markup, no wrapping."""
+    console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,16 +13,16 @@ import msgspec
 
 from tenuto.cli.inspect.holders import Holder, Inode, holder_of
 from tenuto.errors import Cause, ConfigError, StoreError
-from tenuto.tiers.disk.files import pool_file_name
+from tenuto.tiers.disk.files import pool_file_name, pool_file_sizes
 from tenuto.tiers.disk.instance import instances, namespaces
-from tenuto.tiers.disk.listing import Listing, read_listing
+from tenuto.tiers.disk.listing import SUFFIXES, Listing, read_listing
 from tenuto.tiers.disk.manifest import NAME
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tokens import FORMAT_VERSION, Namespace
 
-_RANK = re.compile(r"rank-(\d+)")
-_POOL_FILE = re.compile(r"pool-\d{5,}\.kv")
-_MANIFEST = frozenset(NAME + suffix for suffix in ("", "-wal", "-shm", "-journal"))
+_RANK = re.compile(r"rank-(0|[1-9][0-9]*)")
+_MANIFEST = frozenset(NAME + suffix for suffix in SUFFIXES)
+_MOST_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _survey_rank(root: Root, model: Model, folder: Path, number: int, held: froz
     except StoreError as error:
         rank.fault = "no manifest yet" if error.cause is Cause.MISSING else " ".join(str(error).split())
         rank.is_unreadable = error.cause is not Cause.MISSING
-    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if _POOL_FILE.fullmatch(path.name)}
+    sizes = {pool_file_name(number): size for number, size in pool_file_sizes(folder).items()}
     rank.allocated_bytes = sum(sizes.values())
     root.strays += _strays(folder, {"lock", *_MANIFEST, *sizes})
     if rank.listing is not None:
@@ -178,16 +178,20 @@ def _read_manifest(rank: RankFolder, model: Model) -> None:
         raise StoreError(Cause.CORRUPT, "manifest: made for another model")
     else:
         SlotMap(listing.files)  # numbered without gaps
-        try:
-            rank.extent_bytes = int(meta["extent_bytes"])
-        except (KeyError, ValueError):
-            raise StoreError(Cause.CORRUPT, "manifest: does not say how large a block is") from None
+        rank.extent_bytes = _block_bytes(meta)
         rank.listing = listing
         n_reset = sum(row.epoch != 0 for row in listing.rows)
         if n_reset:
             rank.notes.append(
                 f"{n_reset} blocks were stored after a cache reset: they go when the folder is next opened"
             )
+
+
+def _block_bytes(meta: dict[str, str]) -> int:
+    with suppress(KeyError, ValueError):
+        if 1 <= (n_bytes := int(meta["extent_bytes"])) < _MOST_BYTES:
+            return n_bytes
+    raise StoreError(Cause.CORRUPT, "manifest: does not say how large a block is")
 
 
 def _compare_files(rank: RankFolder, listing: Listing, sizes: dict[str, int]) -> list[Stray]:
@@ -206,11 +210,12 @@ def _compare_files(rank: RankFolder, listing: Listing, sizes: dict[str, int]) ->
 
 def _namespace(home: Path) -> Namespace | None:
     """What namespace.json says, if that is what the folder's name is the digest of."""
+    path = home / "namespace.json"
     try:
-        found = msgspec.json.decode((home / "namespace.json").read_bytes(), type=Namespace)
-    except (OSError, msgspec.DecodeError):
+        found = msgspec.json.decode(path.read_bytes(), type=Namespace) if path.is_file() else None
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
-    return found if found.folder == home.name else None
+    return found if found and found.folder == home.name else None
 
 
 def _strays(folder: Path, known: set[str]) -> list[Stray]:
@@ -225,7 +230,8 @@ def _noting(model: Model, folder: Path) -> Generator[None]:
     """Make an operating system's error one line of the model's, and go on behind the block."""
     try:
         yield
-    except FileNotFoundError:
-        model.notes.append(f"{folder.name} was removed meanwhile")
     except OSError as error:
-        model.unread.append(f"{folder.relative_to(model.folder.parent)} can't be read ({error.strerror})")
+        if isinstance(error, FileNotFoundError) and not folder.exists():
+            model.notes.append(f"{folder.name} was removed meanwhile")
+        else:
+            model.unread.append(f"{folder.relative_to(model.folder.parent)} can't be read ({error.strerror})")

@@ -39,7 +39,7 @@ def make_line(
         "kv_role": "kv_both",
         "kv_connector_extra_config": settings,
     }
-    line = [*program, _OURS, json.dumps(transfer, ensure_ascii=False)]
+    line = [*program, _OURS, json.dumps(transfer)]
     if not _names(vllm_options, _SHUTDOWN):
         line += [_SHUTDOWN, str(math.ceil(shutdown_timeout_s) + TEARDOWN_S)]
     return [*line, *vllm_options]

@@ -85,7 +85,11 @@ class _Server:
         if self._child is None:
             return
         if self._n_asked == 1:
-            print("tenuto serve: stopping, once what is on its way to disk is written; again: at once", file=sys.stderr)
             self._child.terminate()
+            with suppress(OSError):  # nobody hears: the terminal is gone
+                print(
+                    "tenuto serve: stopping, once what is on its way to disk is written; again: at once",
+                    file=sys.stderr,
+                )
         else:
             self._kill(self._child)

@@ -19,6 +19,7 @@ from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.paged import ArenaView, PagedKV
 from tenuto.memory.pages import PageRun
+from tenuto.settings import expand_user
 from tenuto.tiers.disk import DiskSettings, DiskStore
 from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.quota import Quota
@@ -261,7 +262,7 @@ def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
     Raises `ConfigError` for a folder or capacity that can never be used.
     """
     disk = setup.config.tiers.disk
-    root = Path(disk.path).expanduser()
+    root = expand_user(Path(disk.path), "tiers.disk.path")
     try:
         mine = claim(root, setup.namespace, setup.engine_id, rank, setup.split)
         try:

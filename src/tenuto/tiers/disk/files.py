@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import threading
@@ -11,12 +12,22 @@ from typing import Protocol
 
 from tenuto.errors import Cause, StoreError, store_error
 
-_NAME = re.compile(r"pool-(\d{5,})\.kv")
+_NAME = re.compile(r"pool-([0-9]{5}|[1-9][0-9]{5,})\.kv")
 
 
 def pool_file_name(number: int) -> str:
     """The name of pool file `number`."""
     return f"pool-{number:05d}.kv"
+
+
+def pool_file_sizes(folder: Path) -> dict[int, int]:
+    """Bytes of each pool file there is; 0 for what only has such a name, as a link that leads nowhere."""
+    sizes: dict[int, int] = {}
+    for path in folder.iterdir():
+        if match := _NAME.fullmatch(path.name):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                sizes[int(match[1])] = path.stat().st_size if path.is_file() else 0
+    return sizes
 
 
 class PoolFiles(Protocol):
@@ -62,10 +73,7 @@ class DirectFiles:
     def sizes(self) -> dict[int, int]:
         """See `PoolFiles`."""
         try:
-            with os.scandir(self._folder) as entries:
-                return {
-                    int(match[1]): entry.stat().st_size for entry in entries if (match := _NAME.fullmatch(entry.name))
-                }
+            return pool_file_sizes(self._folder)
         except OSError as error:
             raise store_error(error, f"list {self._folder}") from error
 
@@ -135,6 +143,8 @@ class DirectFiles:
 
     def _open(self, path: Path, flags: int) -> int:
         flags |= self._mode | os.O_CLOEXEC
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "not a plain file")  # opening a pipe would wait for ever
         try:
             fd = os.open(path, flags | os.O_DIRECT, 0o644)
             self.is_direct = True

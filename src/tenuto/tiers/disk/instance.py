@@ -20,9 +20,12 @@ import msgspec
 from tenuto.errors import ConfigError, store_error
 from tenuto.tokens import Namespace
 
+MOUNTS = Path("/proc/self/mountinfo")
+
 _ROOT_LOCK_TIMEOUT_S = 30.0
 _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 _INSTANCE = re.compile(r"[a-z]+")
+_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")  # the kernel's, for a space or backslash in a folder's name
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "ceph", "beegfs", "gpfs", "afs", "ocfs2")
 
@@ -138,13 +141,14 @@ class Mount:
 def mount_of(path: Path) -> Mount:
     """The mount that `path` lies on."""
     best = Mount("", "unknown", (0, 0))
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, _, rest = line.partition(" - ")
-        _, _, device, _, folder, *_ = fields.split()
+    for line in MOUNTS.read_bytes().split(b"\n")[:-1]:
+        fields, _, rest = line.partition(b" - ")
+        _, _, device, _, escaped, *_ = fields.split(b" ")
+        folder = os.fsdecode(_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), escaped))
         inside = f"{path.resolve()}/".startswith(folder.rstrip("/") + "/")
         if inside and len(folder) >= len(best.folder):
-            major, _, minor = device.partition(":")
-            best = Mount(folder, rest.split()[0], (int(major), int(minor)))
+            major, _, minor = device.partition(b":")
+            best = Mount(folder, os.fsdecode(rest.split(b" ")[0]), (int(major), int(minor)))
     return best
 
 

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from urllib.parse import quote
 from tenuto.errors import Cause, StoreError, store_error
 from tenuto.tiers.disk.manifest import NAME, entry_of, file_counts, mapped
 from tenuto.tokens import FORMAT_VERSION, BlockKey
+
+SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""Of a manifest and what SQLite lays beside it."""
 
 _ATTEMPTS = 4
 _PAUSE_S = 0.05
@@ -77,6 +81,7 @@ def read_listing(folder: Path) -> Listing:
 def _read_once(path: Path) -> Listing:
     try:
         before = path.stat()
+        _check_plain(path)
         if not _is_wal_mode(path):
             return _read_rollback(path)
         wal, shm = Path(f"{path}-wal"), Path(f"{path}-shm")
@@ -91,6 +96,13 @@ def _read_once(path: Path) -> Listing:
     if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
         raise StoreError(Cause.IO_ERROR, "manifest: written while it was read")
     return found
+
+
+def _check_plain(path: Path) -> None:
+    """Opening a pipe would wait for ever."""
+    for part in (Path(f"{path}{suffix}") for suffix in SUFFIXES):
+        if part.exists() and not part.is_file():
+            raise StoreError(Cause.CORRUPT, f"{part.name} is no plain file")
 
 
 def _is_wal_mode(path: Path) -> bool:
@@ -123,8 +135,7 @@ def _query(path: Path, options: str) -> Listing:
     """One look, in one transaction."""
     with mapped("read"), closing(_connect(path, options)) as db:
         db.execute("BEGIN")
-        meta = dict(db.execute("SELECT key, value FROM meta"))
-        found = Listing(meta, {}, [])
+        found = Listing(_texts(db.execute("SELECT key, value FROM meta")), {}, [])
         if not found.is_readable:
             return found
         (state,) = db.execute("PRAGMA integrity_check(1)").fetchone()
@@ -132,12 +143,21 @@ def _query(path: Path, options: str) -> Listing:
             raise StoreError(Cause.CORRUPT, f"manifest: {state}")
         files = file_counts(db.execute("SELECT number, n_slots FROM files"))
         rows = db.execute("SELECT slot, hash, parent, prefix, epoch, stamp FROM blocks ORDER BY slot")
-        return Listing(meta, files, [_row(*row) for row in rows])
+        return Listing(found.meta, files, [_row(*row) for row in rows])
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:
     uri = f"file:{quote(str(path))}?{options}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=2)
+
+
+def _texts(rows: Iterable[tuple[object, object]]) -> dict[str, str]:
+    meta: dict[str, str] = {}
+    for key, value in rows:
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise StoreError(Cause.CORRUPT, "manifest: what it was made for is not said in text")
+        meta[key] = value
+    return meta
 
 
 def _row(slot: object, block: object, parent: object, prefix: object, epoch: object, stamp: object) -> Row:
