@@ -73,7 +73,10 @@ def run_scheduler(options: Options, bar: Bar) -> Measured:
     from tenuto.cli.bench.scheduler import SchedulerSizes, measure_scheduler
 
     quick = SchedulerSizes(n_running=8, n_prompt=64, n_steps=8, n_long=256, n_rounds=2)
-    return Measured(measure_scheduler(quick if options.is_quick else SchedulerSizes(), bar))
+    figures = measure_scheduler(quick if options.is_quick else SchedulerSizes(), bar)
+    import vllm
+
+    return Measured(figures, versions={"vllm": vllm.__version__})
 
 
 BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
