@@ -71,6 +71,7 @@ class Worker:
         self._results: dict[int, list[TransferResult]] = {}
         self._told: Capacity | None = None
         self._is_idle = False
+        self._has_saved = False  # `before_forward` was called in this step
         self._owed: tuple[Transfer, ...] = ()  # to be started after the forward
 
     def register(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -108,6 +109,7 @@ class Worker:
 
     def before_forward(self, plan: StepPlan) -> None:
         """Save what this step may overwrite: the copies out of the engine's memory end before this returns."""
+        self._has_saved = True
         if plan.before_forward:
             self._running_engine().submit(plan.before_forward)
 
@@ -117,6 +119,9 @@ class Worker:
         self._is_idle = plan.is_idle
         self._never_came(self._owed)
         self._owed = plan.after_forward
+        if not self._has_saved:
+            self._never_came(plan.before_forward)
+        self._has_saved = False
         for reset in plan.resets:
             self._reset(reset)
         for request_id, awaited in plan.loads:
@@ -181,7 +186,7 @@ class Worker:
         return self._engine
 
     def _never_came(self, transfers: Sequence[Transfer]) -> None:
-        """The engine gave no word after a forward that these wait for: nobody may wait for them."""
+        """The engine did not call us at the moment these were for: nobody may wait for them."""
         for transfer in transfers:
             failures = tuple(BlockFailure(index, Cause.CANCELLED) for index in range(len(transfer.keys)))
             self._results[transfer.id] = [TransferResult(transfer.id, failures)]
