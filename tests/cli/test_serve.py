@@ -228,3 +228,12 @@ def test_a_program_that_cannot_be_started_is_one_line(installed, capsys):
 def test_the_line_refuses_what_is_ours_whoever_calls():
     with pytest.raises(ConfigError):
         line.make_line(["vllm"], {}, ["--kv-transfer-config", "{}"], 1)
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [("~nobody-of-this-name/kv", "tiers.disk.path: "), ("/dev/null/kv", "tiers.disk.path: /dev/null is no folder")],
+)
+def test_a_folder_that_can_be_of_no_use_is_one_line_before_anything_starts(installed, capsys, folder, why):
+    (said,) = refusal(capsys, "m", "--disk", folder)
+    assert why in said

@@ -13,12 +13,12 @@ from tenuto.cli.options import add_setting_options, read_sources
 from tenuto.cli.serve.line import find_program, make_line, read_patience
 from tenuto.cli.serve.process import run_server
 from tenuto.errors import ConfigError
-from tenuto.settings import DEFAULT, combine, flatten, nest
+from tenuto.settings import DEFAULT, combine, expand_user, flatten, nest
 
 
 def usable_folder(path: str) -> Path:
     """The folder by its whole name, so that the line means it everywhere. Raises `ConfigError` for one of no use."""
-    folder = Path(path).expanduser().absolute()
+    folder = expand_user(Path(path), "tiers.disk.path").absolute()
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir():
         raise ConfigError(f"tiers.disk.path: {there} is no folder; choose another place")
