@@ -72,11 +72,11 @@ def look(root: Path, log_text: str) -> dict:
     lost = [n for n, slot in kept.items() if recovered.get(block(n).key.hash) != slot]
     numbers = {block(number).key.hash: number for number in range(HIGHEST)}
     bad = [slot for key, slot in recovered.items() if disk.read(slot, numbers[key]) != "ok"]
-    listed = {f"pool-{number:05d}.kv" for number in disk.store._manifest.files()}
     present = {path.name for path in disk.folder.glob("pool-*.kv")}
+    listed = {f"pool-{number:05d}.kv" for number in disk.store._manifest.files()}  # after: one of `present` may be new
+    disk.close()  # ends the growth, so that both sums below see the same files
     used = used_bytes(root)
     real = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-    disk.close()
     return {
         "blocks": len(recovered), "lost": lost, "bad": bad, "used": used, "over": used > CAPACITY,
         "used_is_right": used == real, "orphans": sorted(present - listed - {f"pool-{len(listed):05d}.kv"}),
