@@ -57,6 +57,8 @@ class PagedKV:
                 f"models with one KV tensor per layer ({layout.n_layers}) and equal dims are supported"
             )
         self.n_pages = tensors[0].shape[0]
+        self.device = tensors[0].device
+        self.dtype = tensors[0].dtype
         self._stacks = [self._unpack(stack) for stack in _stack_layers(tensors)]
 
     def _unpack(self, stack: torch.Tensor) -> torch.Tensor:

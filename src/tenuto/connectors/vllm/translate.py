@@ -62,6 +62,7 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
         world_size=parallel.world_size,
         keeps_trailing_block=vllm_config.speculative_config is None,
         max_model_len=vllm_config.model_config.max_model_len,
+        max_step_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
     )
 
 
