@@ -18,7 +18,7 @@ from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
 from tenuto.transfers.lanes.device import LANDED, Landing, Mark
 from tenuto.transfers.lanes.ring import Ring
-from tenuto.transfers.lanes.runs import ContiguousRuns, contiguous_bytes
+from tenuto.transfers.lanes.runs import Addresses, ContiguousRuns, contiguous_bytes
 
 BATCH_RUN_BYTES = 512 << 10
 """From this size on, copies of single runs reach the wire's rate without a ring."""
@@ -129,6 +129,7 @@ class _Staged:
 
     def __init__(self, kv: PagedKV, host: list[int], payload_bytes: int, sizes: RingSizes, driver: CudaDriver) -> None:
         self._mover = BlockMover(kv)
+        self._mover.warm_up()
         self._host = host
         self._payload_bytes = payload_bytes
         self._driver = driver
@@ -191,8 +192,7 @@ class _Staged:
         n, width = len(runs), self._kv.pages_per_block
         pinned = torch.empty(n * (width + 1), dtype=torch.int32, pin_memory=True)
         table = pinned.numpy()
-        table[:n] = [run.first for run in runs]
-        table[n:].reshape(n, width)[:] = [run.pages for run in runs]
+        table[n:].reshape(n, width)[:], table[:n] = self._kv.page_table(runs)
         there = pinned.to(self._kv.device, non_blocking=True)
         return there[n:].view(n, width), there[:n]
 
@@ -235,7 +235,7 @@ class _Batch:
         finally:
             ended.record(self._in)
 
-    def _copy(self, targets: np.ndarray, sources: np.ndarray, stream: torch.cuda.Stream) -> None:
+    def _copy(self, targets: Addresses, sources: Addresses, stream: torch.cuda.Stream) -> None:
         if len(targets):
             sizes = np.full(len(targets), self._runs.run_bytes, dtype=np.uint64)
             self._driver.copy(targets, sources, sizes, stream.cuda_stream)

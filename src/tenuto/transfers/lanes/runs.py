@@ -6,9 +6,12 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
+
+Addresses = npt.NDArray[np.int64]
 
 
 def contiguous_bytes(kv: PagedKV) -> int:
@@ -18,7 +21,7 @@ def contiguous_bytes(kv: PagedKV) -> int:
     steps = {after - before for before, after in itertools.pairwise(kv.bases)}
     layer_step = steps.pop() if len(steps) == 1 else 0
     # (how many, distance in the engine, distance in the payload), from the row outwards
-    axes = [(kv.page_tokens, kv.token_stride, kv.row_bytes)]
+    axes = [(kv.kernel_page_tokens, kv.token_stride, kv.row_bytes)]
     if kv.pages_per_block == 1:
         axes += [
             (kv.n_planes, kv.plane_stride, plane_bytes),
@@ -40,26 +43,23 @@ class ContiguousRuns:
         layout = kv.layout
         self._kv = kv
         self.run_bytes = contiguous_bytes(kv)
-        rows = itertools.product(
-            range(layout.n_layers), range(layout.n_heads), range(kv.n_planes), range(kv.page_tokens)
-        )
+        n_tokens = kv.kernel_page_tokens
+        rows = itertools.product(range(layout.n_layers), range(layout.n_heads), range(kv.n_planes), range(n_tokens))
         plane_bytes = layout.block_tokens * kv.row_bytes
         pieces = [
             (
-                kv.bases[layer] + head * kv.head_stride + plane * kv.plane_stride + token * kv.token_stride,
+                kv.addresses[layer][plane] + head * kv.head_stride + token * kv.token_stride,
                 layer * layout.segment_bytes + (head * kv.n_planes + plane) * plane_bytes + token * kv.row_bytes,
             )
             for layer, head, plane, token in itertools.islice(rows, 0, None, self.run_bytes // kv.row_bytes)
         ]
         self._in_page_0, self._in_payload = np.asarray(pieces, dtype=np.int64).T
 
-    def pairs(self, runs: Sequence[PageRun], payloads: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def pairs(self, runs: Sequence[PageRun], payloads: Sequence[int]) -> tuple[Addresses, Addresses]:
         """(engine addresses, host addresses) of all pieces of these blocks, whose payloads lie at `payloads`."""
-        page_bytes = self._kv.page_tokens * self._kv.row_bytes
-        places = [
-            (run.pages[at] * self._kv.page_stride, payload + at * page_bytes)
-            for run, payload in zip(runs, payloads, strict=True)
-            for at in range(run.first, len(run.pages))
-        ]
-        page, host = np.asarray(places, dtype=np.int64).reshape(-1, 2).T
-        return (page[:, None] + self._in_page_0).ravel(), (host[:, None] + self._in_payload).ravel()
+        pages, first = self._kv.page_table(runs)
+        at = np.arange(pages.shape[1])
+        block, page = np.nonzero(at >= first[:, None])
+        host = np.asarray(payloads, np.int64)[block] + page * (self._kv.kernel_page_tokens * self._kv.row_bytes)
+        engine = pages[block, page].astype(np.int64) * self._kv.page_stride
+        return (engine[:, None] + self._in_page_0).ravel(), (host[:, None] + self._in_payload).ravel()
