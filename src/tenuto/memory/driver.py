@@ -1,6 +1,6 @@
 """The calls of the CUDA driver that torch does not offer, through ctypes on libcuda.
 
-Sources: the CUDA driver API reference (cuMemHostRegister, cuMemcpyBatchAsync, cuGetProcAddress).
+Sources: the CUDA driver API reference (cuMemHostRegister, cuMemcpyBatchAsync, cuGetProcAddress, cuDeviceGetPCIBusId).
 """
 
 from __future__ import annotations
@@ -65,6 +65,14 @@ class CudaDriver:
     def unregister_host(self, address: int) -> None:
         """Undo `register_host`."""
         self._check("cuMemHostUnregister", self._lib.cuMemHostUnregister(ctypes.c_void_p(address)))
+
+    def pci_address(self) -> str:
+        """The device of the current context as sysfs names it: ``0000:1b:00.0``."""
+        device = ctypes.c_int()
+        self._check("cuCtxGetDevice", self._lib.cuCtxGetDevice(ctypes.byref(device)))
+        name = ctypes.create_string_buffer(32)
+        self._check("cuDeviceGetPCIBusId", self._lib.cuDeviceGetPCIBusId(name, ctypes.c_int(len(name)), device))
+        return name.value.decode().lower()
 
     def copy(self, targets: npt.ArrayLike, sources: npt.ArrayLike, sizes: npt.ArrayLike, stream: int) -> None:
         """Queue copies between addresses of any kind on a stream, in no order among themselves."""

@@ -1,4 +1,4 @@
-"""The worker's device: how its blocks cross between the engine's memory and the host arena."""
+"""The worker's host arena, and how its blocks cross between that and the engine's memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from tenuto.transfers.lanes import CpuDevice, Device
 
 _SHARE_OF_FREE = 4
 """An "auto" ring takes at most one part in so many of the GPU memory that is free."""
+
+
+def make_arena(kv: PagedKV, n_slots: int) -> HostArena:
+    """Host memory for the extents of `kv`, pinned where that is on a GPU. Raises `ConfigError` when it can't be had."""
+    if kv.device.type != "cuda":
+        return HostArena(n_slots, kv.layout.extent_bytes)
+    from tenuto.memory.driver import CudaDriver
+    from tenuto.memory.pinning import pinned_arena
+
+    return pinned_arena(n_slots, kv.layout.extent_bytes, CudaDriver())
 
 
 def make_device(setup: Setup, kv: PagedKV, arena: HostArena) -> Device:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from tenuto.config import Disk, in_mib, parse_size
-from tenuto.connectors.session.devices import make_device
+from tenuto.connectors.session.devices import make_arena, make_device
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.errors import Cause, ConfigError, StoreError
@@ -63,6 +63,7 @@ class Worker:
         self.rank = rank
         self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
         self._n_host_slots = setup.n_host_slots
+        self._arena: HostArena | None = None
         self._store: DiskStore | None = None
         self._poller = _PeerPoller(None, 0)
         self._engine: TransferEngine | None = None
@@ -80,7 +81,7 @@ class Worker:
         layout = self.setup.layout
         paged = PagedKV(tensors, layout, self.setup.page_tokens)
         n_bounce = N_BOUNCE if self.setup.has_disk else 0
-        arena = HostArena(self._n_host_slots + n_bounce, layout.extent_bytes)
+        arena = self._arena = make_arena(paged, self._n_host_slots + n_bounce)
         device = make_device(self.setup, paged, arena)
         if self.setup.has_disk:
             self._store = open_disk(self.setup, self.rank, self._codec)
@@ -181,8 +182,11 @@ class Worker:
                 "tenuto: %d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
                 engine.n_pending(), timeout_s,
             )  # fmt: skip
-        elif self._store is not None:
+            return  # they may still be copying
+        if self._store is not None:
             self._store.close()
+        if self._arena is not None:
+            self._arena.close()
 
     def _running_engine(self) -> TransferEngine:
         if self._engine is None:
