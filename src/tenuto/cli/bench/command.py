@@ -79,11 +79,22 @@ def run_scheduler(options: Options, bar: Bar) -> Measured:
     return Measured(figures, versions={"vllm": vllm.__version__})
 
 
+def run_device(options: Options, bar: Bar) -> Measured:
+    """Device to host and back, in every KV format, and what it costs beside it (needs a GPU)."""
+    import torch
+
+    from tenuto.cli.bench.device import DeviceSizes, measure_device
+
+    figures = measure_device(DeviceSizes(64 << 20, 2) if options.is_quick else DeviceSizes(), bar)
+    return Measured(figures, versions={"torch": torch.__version__})
+
+
 BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "hash": run_hash,
     "pool": run_pool,
     "disk": run_disk,
     "scheduler": run_scheduler,
+    "device": run_device,
 }
 
 TARGETS: dict[str, dict[str, tuple[str, float]]] = {
@@ -91,6 +102,13 @@ TARGETS: dict[str, dict[str, tuple[str, float]]] = {
     "pool": {"match_8192_ms": ("≤", 2), "allocate_register_us": ("≤", 3), "bytes_per_block": ("≤", 400)},
     "disk": {"read_over_fio": ("≥", 0.85), "write_over_fio": ("≥", 0.85)},
     "scheduler": {"step_ms_median": ("≤", 0.3), "admit_32k_ms": ("≤", 6)},
+    "device": {
+        **{f"{way}_{name}": ("≥", 0.98) for name in ("32k", "packed") for way in ("d2h", "h2d")},
+        **{f"{way}_{name}": ("≥", 0.95) for name in ("4k", "hnd") for way in ("d2h", "h2d")},
+        "gemm_slowdown": ("≤", 1.05),
+        "copy_slowdown": ("≤", 1.05),
+        "submit_ms_per_gib": ("≤", 3),
+    },
 }
 
 

@@ -19,11 +19,11 @@ from tenuto.cli.bench.kvshapes import CASES, Case, make_tensors
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Figures
 from tenuto.errors import ConfigError, InvariantError
-from tenuto.memory.arena import HostArena
 from tenuto.memory.driver import CudaDriver
 from tenuto.memory.layout import choose_block_tokens
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
+from tenuto.memory.pinning import pinned_arena
 from tenuto.transfers.lanes.cuda import CudaDevice, RingSizes
 
 GIB = 1 << 30
@@ -59,7 +59,7 @@ class Bed:
         self.runs = [PageRun(tuple(pages[at : at + per_block])) for at in range(0, len(pages), per_block)]
         self.slots = random.Random(5).sample(range(self.n_blocks), self.n_blocks)
         self.kv = PagedKV(self.tensors, self.layout, case.page_tokens, case.format)
-        self.arena = HostArena(self.n_blocks, self.layout.extent_bytes, pinned_by=driver)
+        self.arena = pinned_arena(self.n_blocks, self.layout.extent_bytes, driver)
         self.device = CudaDevice(self.kv, self.arena, sizes.ring, driver)
 
     def store(self) -> None:
