@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +24,8 @@ from tenuto.transfers.lanes.runs import Addresses, ContiguousRuns, contiguous_by
 BATCH_RUN_BYTES = 512 << 10
 """From this size on, copies of single runs reach the wire's rate without a ring."""
 _LOW = 0  # torch's lowest stream priority
+_FASTEST_BYTES_S = 70e9
+_PAUSE_S, _PAUSE_SHARE = 5e-5, 0.005  # between two looks; of the time so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class _Flight:
     """Copies on their way to host memory."""
 
     ended: torch.cuda.Event
+    n_bytes: int
 
     @property
     def has_ended(self) -> bool:
@@ -48,8 +52,8 @@ class _Flight:
         return self.ended.query()
 
     def wait(self) -> None:
-        """Until they are, without the interpreter lock."""
-        self.ended.synchronize()
+        """Until they are."""
+        _poll(self.ended, self.n_bytes)
 
 
 class CudaDevice:
@@ -64,7 +68,7 @@ class CudaDevice:
         self._device = kv.device
         self._read = torch.cuda.Event()  # the reading of all gathers so far
         self._is_settled = True
-        payload_bytes = kv.layout.extent_bytes - kv.layout.header_bytes
+        payload_bytes = self._payload_bytes = kv.layout.extent_bytes - kv.layout.header_bytes
         host = [arena.address(slot) + kv.layout.header_bytes for slot in range(arena.n_slots)]
         if contiguous_bytes(kv) >= BATCH_RUN_BYTES:
             way: _Way = _Batch(kv, host, driver)
@@ -79,14 +83,14 @@ class CudaDevice:
             return LANDED
         computed = torch.cuda.Event()
         computed.record(torch.cuda.current_stream(self._device))
-        ended = torch.cuda.Event(blocking=True)
+        ended = torch.cuda.Event()
         self._is_settled = False
         try:
             self._way.gather(runs, slots, computed, self._read, ended)
         except BaseException:  # what was queued must not write host slots that others get now
             ended.synchronize()
             raise
-        return _Flight(ended)
+        return _Flight(ended, len(runs) * self._payload_bytes)
 
     def settle(self) -> None:
         """What the engine queues from now on comes after the reading of all gathers so far."""
@@ -104,11 +108,11 @@ class CudaDevice:
     def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark) -> None:
         """Copy host slots into pages after the mark; they hold the bytes when this returns."""
         if runs:
-            ended = torch.cuda.Event(blocking=True)
+            ended = torch.cuda.Event()
             try:
                 self._way.scatter(runs, slots, after, ended)
             finally:  # after an error, too: what was queued must not touch the pages later
-                ended.synchronize()
+                _poll(ended, len(runs) * self._payload_bytes)
 
 
 class _Way(Protocol):
@@ -150,14 +154,11 @@ class _Staged:
             try:
                 pages, _ = self._tables(runs)
                 self._gathering.wait_event(after)
-                step = self._out.blocks_per_window
-                for at in range(0, len(slots), step):
-                    part = slots[at : at + step]
+                for at, stop in _parts(len(slots), self._out.blocks_per_window):
+                    part = slots[at:stop]
                     window = self._out.take()
                     self._gathering.wait_event(window.emptied)
-                    self._mover.gather(
-                        pages[at : at + len(part)], window.buffer[: len(part)], self._sizes.store_programs
-                    )
+                    self._mover.gather(pages[at:stop], window.buffer[: len(part)], self._sizes.store_programs)
                     window.filled.record(self._gathering)
                     self._copying_out.wait_event(window.filled)
                     self._copy(self._addresses(part), window.addresses(len(part)), self._copying_out)
@@ -173,16 +174,16 @@ class _Staged:
             try:
                 pages, first = self._tables(runs)
                 self._scattering.wait_event(after)
-                step = self._in.blocks_per_window
-                for at in range(0, len(slots), step):
-                    part = slots[at : at + step]
+                for at, stop in _parts(len(slots), self._in.blocks_per_window):
+                    part = slots[at:stop]
                     window = self._in.take()
                     self._copying_in.wait_event(window.emptied)
                     self._copy(window.addresses(len(part)), self._addresses(part), self._copying_in)
                     window.filled.record(self._copying_in)
                     self._scattering.wait_event(window.filled)
-                    rows = slice(at, at + len(part))
-                    self._mover.scatter(pages[rows], first[rows], window.buffer[: len(part)], self._sizes.load_programs)
+                    self._mover.scatter(
+                        pages[at:stop], first[at:stop], window.buffer[: len(part)], self._sizes.load_programs
+                    )
                     window.emptied.record(self._scattering)
             finally:
                 ended.record(self._scattering)
@@ -239,6 +240,27 @@ class _Batch:
         if len(targets):
             sizes = np.full(len(targets), self._runs.run_bytes, dtype=np.uint64)
             self._driver.copy(targets, sources, sizes, stream.cuda_stream)
+
+
+def _parts(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of at most `most` blocks; the first and the last are short, since nothing runs beside them."""
+    short = max(1, most // 4)
+    at = min(short, n_blocks)
+    yield 0, at
+    while at < n_blocks:
+        left = n_blocks - at
+        step = min(most, left - short if left > short else left)
+        yield at, at + step
+        at += step
+
+
+def _poll(ended: torch.cuda.Event, n_bytes: int) -> None:
+    """Wait for an event; what the fastest wire needs is slept through. A blocking wait wakes up a millisecond late."""
+    began = time.monotonic()
+    pause = n_bytes / _FASTEST_BYTES_S
+    while not ended.query():
+        time.sleep(max(pause, _PAUSE_S))
+        pause = (time.monotonic() - began) * _PAUSE_SHARE
 
 
 def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> None:
