@@ -29,10 +29,10 @@ from tenuto.cli.bench.engines.variants import (
 )
 from tenuto.cli.bench.measured import Measured
 from tenuto.cli.bench.serving_figures import FRESH, SATURATED, Place, serving_details, serving_figures
-from tenuto.errors import ConfigError
+from tenuto.errors import ConfigError, TenutoError
 
 GIB = 1 << 30
-_FRESH = Traffic(0, 96, 1, 1024, 0, 128, n_clients=32)
+_FRESH = Traffic(0, 64, 1, 1024, 0, 128, n_clients=32)
 _SATURATED = Traffic(0, 48, 4, 2048, 512, 128, n_clients=16)
 _SHARES = {FRESH: 0.6, SATURATED: 0.85}
 """Of the budget, by which these rounds have ended; the rates have what is left."""
@@ -49,9 +49,9 @@ class ServingSizes:
     saturated: Traffic = _SATURATED
     rates: tuple[float, ...] = (4.0, 8.0, 12.0)
     think_s: float = 1.0
-    window_s: float = 12.0
+    window_s: float = 10.0
     n_rounds: int = 9
-    n_saturated_rounds: int = 3
+    n_saturated_rounds: int = 2
     n_rate_rounds: int = 2
     kv_cache_bytes: int = 12 * GIB
     host_bytes: int = 32 * GIB
@@ -95,7 +95,7 @@ def measure_serving(folder: Path, options: EngineOptions, sizes: ServingSizes, *
     throughput: sessions of several turns, again a fixed number of requests in flight, first turns of all sessions
     before second ones; the engine's own cache is too small for all histories, host memory is not. `rate_*`: the
     same sessions as a Poisson process with pauses; a time to first token counts from when the request was due. A
-    window ends when its last request has. The first round of each workload is not counted.
+    window ends when its last request has. The first round of `fresh` and of `saturated` is not counted.
     """
     for name in sizes.variants:
         if name not in {"off", "ours", "native", "lmcache"}:
@@ -112,6 +112,7 @@ def measure_serving(folder: Path, options: EngineOptions, sizes: ServingSizes, *
         details = {
             "windows": serving_details(bench.windows),
             "rounds": bench.rounds,
+            "left_out": fleet.left_out,
             "traffic": {FRESH: msgspec.to_builtins(sizes.fresh), SATURATED: msgspec.to_builtins(sizes.saturated)},
             "kv_cache_bytes": sizes.kv_cache_bytes,
             "host_bytes": sizes.host_bytes,
@@ -134,10 +135,13 @@ class _Bench:
     def run(self, *, is_eager: bool) -> None:
         sizes = self._sizes
         self._start(is_eager=is_eager)
-        self._rounds({FRESH: sizes.fresh}, sizes.n_rounds, _SHARES[FRESH])
-        self._rounds({SATURATED: sizes.saturated}, sizes.n_saturated_rounds, _SHARES[SATURATED])
-        rates = {f"rate_{rate:g}": self._at(rate) for rate in sorted(sizes.rates)}
-        self._rounds(rates, sizes.n_rate_rounds, 1.0)
+        try:
+            self._rounds({FRESH: sizes.fresh}, sizes.n_rounds, _SHARES[FRESH], n_warm=1)
+            self._rounds({SATURATED: sizes.saturated}, sizes.n_saturated_rounds, _SHARES[SATURATED], n_warm=1)
+            rates = {f"rate_{rate:g}": self._at(rate) for rate in sorted(sizes.rates)}
+            self._rounds(rates, sizes.n_rate_rounds, 1.0, n_warm=0)
+        except TenutoError as error:
+            self._fleet.leave_out("the rest", error)
 
     def _at(self, rate_per_s: float) -> Traffic:
         sizes = self._sizes
@@ -157,10 +161,11 @@ class _Bench:
         options = {name: engine_options(self._model, engine, connector(name, storage)) for name in self._names}
         environment = lmcache_environment(sizes.host_bytes)
         self._fleet.start(options, self._model.vocab, environment=environment, is_alone=not is_eager)
+        self._names = self._fleet.alive(self._names)
 
-    def _rounds(self, workloads: dict[str, Traffic], n_rounds: int, share: float) -> None:
+    def _rounds(self, workloads: dict[str, Traffic], n_rounds: int, share: float, *, n_warm: int) -> None:
         names: Sequence[str] = list(workloads)
-        rounds = self._budget.rounds(", ".join(names), n_rounds + 1, share=share, least=2)
+        rounds = self._budget.rounds(", ".join(names), n_rounds + n_warm, share=share, least=2 * n_warm)
         for number in rounds:
             for workload, traffic in workloads.items():
                 self._n_windows += 1
@@ -168,6 +173,6 @@ class _Bench:
                 for variant, child in self._fleet.turns(self._names, number):
                     window = child.serve(window_of)
                     child.settle()
-                    if number > 0:
+                    if number >= n_warm:
                         self.windows[Place(variant, workload)].append(window)
-        self.rounds |= dict.fromkeys(names, rounds.n_made - 1)
+        self.rounds |= dict.fromkeys(names, rounds.n_made - n_warm)

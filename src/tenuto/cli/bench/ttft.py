@@ -29,7 +29,7 @@ from tenuto.cli.bench.engines.variants import (
 )
 from tenuto.cli.bench.measured import Measured
 from tenuto.cli.bench.ttft_figures import Case, Times, plan_cycle, ttft_details, ttft_figures
-from tenuto.errors import ConfigError
+from tenuto.errors import ConfigError, TenutoError
 from tenuto.tiers.disk.instance import file_system
 
 GIB = 1 << 30
@@ -37,8 +37,8 @@ IN_MEMORY = ("off", "ours", "native", "lmcache")
 ON_DISK = ("ours_disk", "ours_gate", "native_disk")
 _MEMORY_SHARE = 0.5
 """Of the budget, for lengths other than the figures', when there are disk hits to come."""
-_SPARE = 1.4
-"""Disk space asked for, over the bytes that are to be kept."""
+_SPACE = {"ours_disk": 1.35, "native_disk": 1.05, "ours_gate": 1.35}
+"""Disk space of each engine over the bytes that it keeps; who is left out last comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TtftSizes:
 
 QUICK = TtftSizes(
     lengths=(512, 1024), disk_lengths=(512, 1024), n_figure=1024, n_rounds=2, n_other_rounds=1,
-    disk_host_bytes=2 << 20, wire_bytes=1 << 22, page_tokens=32, block_tokens=64, variants=("off", "ours", "ours_disk"),
+    disk_host_bytes=3 << 20, wire_bytes=1 << 22, page_tokens=32, block_tokens=64, variants=("off", "ours", "ours_disk"),
 )  # fmt: skip
 
 
@@ -107,6 +107,7 @@ def measure_ttft(folder: Path, options: EngineOptions, sizes: TtftSizes, *, is_q
         bench.run(is_eager=options.eager or is_quick)
         figures = ttft_figures(bench.times, sizes.n_figure)
         details = ttft_details(bench.times) | bench.rounds | {
+            "left_out": fleet.left_out,
             "figures_at_tokens": sizes.n_figure,
             "kv_bytes_per_token": model.kv_bytes_per_token,
             "method": " ".join((measure_ttft.__doc__ or "").split()),
@@ -127,20 +128,30 @@ class _Bench:
         self.rounds: dict[str, dict[str, int]] = {"memory_rounds": {}, "disk_rounds": {}}
 
     def run(self, *, is_eager: bool) -> None:
-        if self._on_disk:
-            self._need_space()
-        sizes = self._sizes
-        self._start(self._in_memory, is_eager=is_eager, is_first=True)
-        self._memory_rounds(sizes.n_figure, sizes.n_rounds, 1.0)
-        share = _MEMORY_SHARE if self._on_disk else 1.0
-        for length in sorted(set(sizes.lengths) - {sizes.n_figure}):
-            self._memory_rounds(length, sizes.n_other_rounds, share)
+        self._on_disk = self._with_space()
+        self._in_memory = self._start(self._in_memory, is_eager=is_eager, is_first=True)
+        try:
+            self._all_memory_rounds()
+        except TenutoError as error:
+            self._fleet.leave_out("the rest in memory", error)
         self._fleet.end(*[name for name in self._in_memory if name != "off"])
         if self._on_disk:
-            self._start(self._on_disk, is_eager=is_eager, is_first=False)
-            self._disk_rounds()
+            self._on_disk = self._start(self._on_disk, is_eager=is_eager, is_first=False)
+        if self._on_disk:
+            try:
+                self._disk_rounds()
+            except TenutoError as error:
+                self._fleet.leave_out("the rest on disk", error)
 
-    def _start(self, names: Sequence[str], *, is_eager: bool, is_first: bool) -> None:
+    def _all_memory_rounds(self) -> None:
+        sizes = self._sizes
+        self._memory_rounds(sizes.n_figure, sizes.n_rounds, share=1.0, least=2)
+        share = _MEMORY_SHARE if self._on_disk else 1.0
+        for length in sorted(set(sizes.lengths) - {sizes.n_figure}):
+            self._memory_rounds(length, sizes.n_other_rounds, share=share, least=0)
+
+    def _start(self, names: Sequence[str], *, is_eager: bool, is_first: bool) -> list[str]:
+        """Those that are there."""
         sizes, per_token = self._sizes, self._model.kv_bytes_per_token
         longest = max(*sizes.lengths, *sizes.disk_lengths)
         host_bytes = sizes.host_copies * longest * per_token
@@ -160,9 +171,10 @@ class _Bench:
         self._fleet.start(
             options, self._model.vocab, environment=lmcache_environment(host_bytes), is_alone=is_first and not is_eager
         )
+        return self._fleet.alive(names)
 
-    def _memory_rounds(self, length: int, n_rounds: int, share: float) -> None:
-        rounds = self._budget.rounds(f"{length} tokens in memory", n_rounds + 1, share=share, least=2)
+    def _memory_rounds(self, length: int, n_rounds: int, *, share: float, least: int) -> None:
+        rounds = self._budget.rounds(f"{length} tokens in memory", n_rounds + 1, share=share, least=least)
         for number in rounds:
             self._n_prompts += 1
             seed = self._n_prompts
@@ -175,7 +187,7 @@ class _Bench:
                     self._take(number, Case(name, "host", length), child.ask(seed, length))
                     child.forget()
             self.times.wire += self._fleet["off"].wire(self._sizes.wire_bytes)
-        self.rounds["memory_rounds"][str(length)] = rounds.n_made - 1
+        self.rounds["memory_rounds"][str(length)] = max(0, rounds.n_made - 1)
 
     def _disk_rounds(self) -> None:
         seeds = {prompt: self._n_prompts + index for index, prompt in enumerate(self._cycle, start=1)}
@@ -212,12 +224,20 @@ class _Bench:
     def _kept_bytes(self) -> int:
         return self._model.kv_bytes_per_token * sum(length for length, _ in self._cycle)
 
-    def _need_space(self) -> None:
-        per_token = self._model.kv_bytes_per_token
-        needed = int(_SPARE * len(self._on_disk) * self._kept_bytes) + self._sizes.n_figure * per_token
-        free = shutil.disk_usage(self._folder).free
-        if free < needed:
-            raise ConfigError(
-                f"--dir: {free / 1e9:.1f} GB are free, disk hits need {needed / 1e9:.1f} GB; "
-                "give a folder on another disk, shorter --disk-tokens, or --variants without a disk tier"
-            )
+    def _with_space(self) -> list[str]:
+        """Engines whose disk tiers fit together. Raises `ConfigError` when none does."""
+        free = shutil.disk_usage(self._folder).free - self._sizes.n_figure * self._model.kv_bytes_per_token
+        chosen: list[str] = []
+        for name in [name for name in _SPACE if name in self._on_disk]:
+            needed = int(_SPACE[name] * self._kept_bytes)
+            if needed <= free:
+                chosen.append(name)
+                free -= needed
+            elif chosen:
+                self._fleet.leave_out(name, TenutoError(f"{needed / 1e9:.1f} GB of disk more are needed"))
+            else:
+                raise ConfigError(
+                    f"--dir: a disk tier needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
+                    "give a folder on another disk, shorter --disk-tokens, or --variants without one"
+                )
+        return chosen

@@ -12,6 +12,8 @@ from tenuto.cli.bench.engines.messages import Asked
 from tenuto.cli.bench.result import Figures
 
 _MS = 1e3
+_EVICTING = 1.05
+"""Bytes of other prompts after which one is gone from host memory, over that memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,14 @@ def ttft_details(times: Times) -> dict[str, Any]:
 def plan_cycle(lengths: Sequence[int], kv_bytes_per_token: int, host_bytes: int) -> list[tuple[int, int]]:
     """(length, copy) of prompts to be asked in turn, so many that each finds itself evicted from host memory.
 
-    Least recently used goes first, so that is where the others together fill it. One prompt of each length, longest
-    first; while the others of the longest are too few, one more: the shortest that suffices, else the longest.
+    Least recently used goes first, so that is so when the others together more than fill it. One prompt of each
+    length, longest first; while the others of the longest are too few, one more: the shortest that suffices, else the
+    longest.
     """
     longest_first = sorted(set(lengths), reverse=True)
     cycle = [(length, 0) for length in longest_first]
-    while (missing := host_bytes - kv_bytes_per_token * (sum(n for n, _ in cycle) - longest_first[0])) > 0:
+    needed = int(_EVICTING * host_bytes)
+    while (missing := needed - kv_bytes_per_token * (sum(n for n, _ in cycle) - longest_first[0])) > 0:
         enough = [n for n in longest_first if n * kv_bytes_per_token >= missing]
         length = enough[-1] if enough else longest_first[0]
         cycle.append((length, sum(n == length for n, _ in cycle)))

@@ -15,7 +15,7 @@ from tenuto.cli.bench.engines.pump import Output
 from tenuto.errors import TenutoError
 
 RESET_TIMEOUT_S = 60.0
-SETTLE_TIMEOUT_S = 240.0
+SETTLE_TIMEOUT_S = 100.0
 _EMPTY_STEP_S = 0.001
 _WARM_TOKENS = 64
 
@@ -88,7 +88,7 @@ class Engine:
         return outputs
 
     def settle(self) -> None:
-        """Step until nothing is on its way, to host memory or to disk. Raises `TenutoError` after four minutes."""
+        """Step until nothing is on its way, to host memory or to disk. Raises `TenutoError` when it goes on and on."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while self._scheduler.has_requests() or getattr(self._core, "batch_queue", None):
             self.step()

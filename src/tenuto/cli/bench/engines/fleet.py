@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,8 @@ class Fleet:
     def __init__(self, folder: Path, budget: Budget) -> None:
         self._folder, self._budget = folder, budget
         self._children: dict[str, Child] = {}
+        self.left_out: dict[str, str] = {}
+        """Engines that would not start, and other parts that ended early: why."""
         self.versions: dict[str, str] = {}
         self.gpu = ""
 
@@ -32,7 +34,7 @@ class Fleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, TenutoError):
-            self._show_logs(str(error))
+            self.show_logs(error)
         self.end(*self._children)
 
     def __getitem__(self, name: str) -> Child:
@@ -43,7 +45,7 @@ class Fleet:
     ) -> None:
         """Make the engines named in `options`, all at once, or the first of them before the others when `is_alone`.
 
-        So the first compiles what the others then find compiled.
+        So the first compiles what the others then find compiled. What does not start is left out, but for "off".
         """
         names = list(options)
         groups = [names[:1], names[1:]] if is_alone else [names]
@@ -54,9 +56,26 @@ class Fleet:
                 self._children[name] = Child(name, self._folder / f"{name}.log", settings)
                 self._children[name].begin(Start(dict(options[name]), vocab))
             for name in group:
-                ready = self._children[name].wait_ready()
+                try:
+                    ready = self._children[name].wait_ready()
+                except TenutoError as error:
+                    if name == "off":
+                        raise
+                    self.leave_out(name, error)
+                    self.end(name)
+                    continue
                 self.versions, self.gpu = ready.versions, ready.gpu
                 self._budget.say(f"{name}: ready")
+
+    def alive(self, names: Sequence[str]) -> list[str]:
+        """Those of these engines that are there."""
+        return [name for name in names if name in self._children]
+
+    def leave_out(self, what: str, error: TenutoError) -> None:
+        """Go on without an engine or a part, and say so."""
+        self.show_logs(error)
+        self.left_out[what] = str(error)
+        self._budget.say(f"{what} is left out: {error}")
 
     def end(self, *names: str) -> None:
         """End these engines."""
@@ -64,13 +83,14 @@ class Fleet:
             for name in names:
                 stack.callback(self._children.pop(name).close)
 
-    def turns(self, names: list[str], number: int) -> Iterator[tuple[str, Child]]:
+    def turns(self, names: Sequence[str], number: int) -> Iterator[tuple[str, Child]]:
         """The engines of these names, another one first in each round."""
         first = number % len(names) if names else 0
         for name in [*names[first:], *names[:first]]:
             yield name, self._children[name]
 
-    def _show_logs(self, error: str) -> None:
+    def show_logs(self, error: TenutoError) -> None:
+        """The end of the log of the engine that an error is about."""
         for name, child in self._children.items():
-            if f"engine {name} " in error or f"engine {name}:" in error:
+            if str(error).startswith((f"engine {name} ", f"engine {name}:")):
                 print(f"--- the log of engine {name} ends:", *child.log_tail(), sep="\n", file=sys.stderr, flush=True)

@@ -36,7 +36,7 @@ from tenuto.cli.bench.engines.traffic import Traffic
 from tenuto.errors import TenutoError
 
 START_TIMEOUT_S = 540.0
-ANSWER_TIMEOUT_S = 300.0
+ANSWER_TIMEOUT_S = 150.0
 END_TIMEOUT_S = 40.0
 _LOG_LINES = 25
 
