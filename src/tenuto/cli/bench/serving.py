@@ -28,7 +28,7 @@ from tenuto.cli.bench.engines.variants import (
     write_model,
 )
 from tenuto.cli.bench.measured import Measured
-from tenuto.cli.bench.serving_figures import FRESH, SATURATED, Place, serving_details, serving_figures
+from tenuto.cli.bench.serving_figures import FRESH, SATURATED, Place, in_words, serving_details, serving_figures
 from tenuto.errors import ConfigError, TenutoError
 
 GIB = 1 << 30
@@ -57,13 +57,15 @@ class ServingSizes:
     host_bytes: int = 32 * GIB
     page_tokens: int = 16
     block_tokens: int = 0
+    has_gate: bool = True
     variants: tuple[str, ...] = ("off", "ours", "native")
 
 
 QUICK = ServingSizes(
     fresh=Traffic(0, 6, 1, 64, 0, 8, n_clients=3), saturated=Traffic(0, 6, 2, 128, 64, 8, n_clients=3),
     rates=(40.0,), think_s=0.02, window_s=0.2, n_rounds=2, n_saturated_rounds=1, n_rate_rounds=1,
-    kv_cache_bytes=2 << 20, host_bytes=32 << 20, page_tokens=32, block_tokens=64, variants=("off", "ours"),
+    kv_cache_bytes=2 << 20, host_bytes=32 << 20, page_tokens=32, block_tokens=64, has_gate=False,
+    variants=("off", "ours"),
 )  # fmt: skip
 
 
@@ -157,7 +159,7 @@ class _Bench:
             max_tokens=max(sizes.fresh.longest_tokens, sizes.saturated.longest_tokens) + 64,
             max_running=64, page_tokens=sizes.page_tokens, is_eager=is_eager,
         )  # fmt: skip
-        storage = Storage(sizes.host_bytes, self._folder, 0, sizes.block_tokens)
+        storage = Storage(sizes.host_bytes, self._folder, 0, sizes.block_tokens, sizes.has_gate)
         options = {name: engine_options(self._model, engine, connector(name, storage)) for name in self._names}
         environment = lmcache_environment(sizes.host_bytes)
         self._fleet.start(options, self._model.vocab, environment=environment, is_alone=not is_eager)
@@ -175,4 +177,6 @@ class _Bench:
                     child.settle()
                     if number >= n_warm:
                         self.windows[Place(variant, workload)].append(window)
+        for line in [line for name in names for line in in_words(self.windows, name)]:
+            self._budget.say(line)
         self.rounds |= dict.fromkeys(names, rounds.n_made - n_warm)

@@ -62,6 +62,19 @@ def summarise(windows: Sequence[Window]) -> Figures:
     return {name: median(one[name] for one in each) for name in each[0]}
 
 
+def in_words(windows: Windows, workload: str) -> list[str]:
+    """A line for each engine that had this traffic."""
+    lines: list[str] = []
+    for place, some in windows.items():
+        if place.workload == workload and some:
+            seen = summarise(some)
+            ttft = f"TTFT {seen['ttft_ms_median']:.1f} ms (p99 {seen['ttft_ms_p99']:.1f})"
+            itl = f"between tokens {seen['itl_ms_median']:.2f} ms (p99 {seen['itl_ms_p99']:.2f})"
+            rest = f"{seen['requests_per_s']:.2f} requests/s, {seen['reused_share']:.0%} reused (n = {len(some)})"
+            lines.append(f"  {place}: {ttft}, {itl}, {rest}")
+    return lines
+
+
 def serving_details(windows: Windows) -> dict[str, Any]:
     """Each window's figures, in their order."""
     return {

@@ -28,11 +28,13 @@ from tenuto.cli.bench.engines.variants import (
     write_model,
 )
 from tenuto.cli.bench.measured import Measured
-from tenuto.cli.bench.ttft_figures import Case, Times, plan_cycle, ttft_details, ttft_figures
+from tenuto.cli.bench.ttft_figures import Case, Times, in_words, plan_cycle, ttft_details, ttft_figures
 from tenuto.errors import ConfigError, TenutoError
 from tenuto.tiers.disk.instance import file_system
 
 GIB = 1 << 30
+_READERS = (8, 16)
+"""Threads that read the ceiling's file, by turns: the better number is the ceiling."""
 IN_MEMORY = ("off", "ours", "native", "lmcache")
 ON_DISK = ("ours_disk", "ours_gate", "native_disk")
 _MEMORY_SHARE = 0.5
@@ -59,6 +61,7 @@ class TtftSizes:
     wire_bytes: int = GIB
     page_tokens: int = 16
     block_tokens: int = 0
+    has_gate: bool = True
     variants: tuple[str, ...] = (*IN_MEMORY, *ON_DISK)
 
     @property
@@ -69,7 +72,8 @@ class TtftSizes:
 
 QUICK = TtftSizes(
     lengths=(512, 1024), disk_lengths=(512, 1024), n_figure=1024, n_rounds=2, n_other_rounds=1,
-    disk_host_bytes=3 << 20, wire_bytes=1 << 22, page_tokens=32, block_tokens=64, variants=("off", "ours", "ours_disk"),
+    disk_host_bytes=3 << 20, wire_bytes=1 << 22, page_tokens=32, block_tokens=64,
+    has_gate=False, variants=("off", "ours", "ours_disk"),
 )  # fmt: skip
 
 
@@ -93,8 +97,9 @@ def measure_ttft(folder: Path, options: EngineOptions, sizes: TtftSizes, *, is_q
     engine's own cache was emptied (host). Then engines with a disk tier behind a small host tier, each asked the same
     prompts in the same order again and again, so many that host memory has lost each when its turn comes (disk), and
     the engine without connector with prompts never seen (recompute). What a prompt leaves to be written is waited for
-    before the next. Between rounds: pinned copies to the device, and a file as big as the figures' prompt read by
-    eight threads around the page cache. The first round of each kind is not counted.
+    before the next. Between rounds: pinned copies to the device, and a file as big as the figures' prompt read around
+    the page cache, by 8 or by 16 threads in turn, of which the better median counts. The first round of each kind of
+    prompt is not counted.
     """
     budget = Budget(options.budget_s)
     if options.model is not None:
@@ -159,8 +164,8 @@ class _Bench:
             kv_cache_bytes=(longest + longest // 8 + 16 * sizes.page_tokens) * per_token, max_tokens=longest + 64,
             page_tokens=sizes.page_tokens, is_eager=is_eager,
         )  # fmt: skip
-        on_disk = Storage(sizes.disk_host_bytes, self._folder, self._kept_bytes, sizes.block_tokens)
-        in_memory = Storage(host_bytes, self._folder, 0, sizes.block_tokens)
+        on_disk = Storage(sizes.disk_host_bytes, self._folder, self._kept_bytes, sizes.block_tokens, sizes.has_gate)
+        in_memory = Storage(host_bytes, self._folder, 0, sizes.block_tokens, sizes.has_gate)
         options = {
             name: engine_options(
                 self._model, engine,
@@ -188,6 +193,7 @@ class _Bench:
                     child.forget()
             self.times.wire += self._fleet["off"].wire(self._sizes.wire_bytes)
         self.rounds["memory_rounds"][str(length)] = max(0, rounds.n_made - 1)
+        self._say_medians("cold", "engine", "host", n_tokens=length)
 
     def _disk_rounds(self) -> None:
         seeds = {prompt: self._n_prompts + index for index, prompt in enumerate(self._cycle, start=1)}
@@ -203,8 +209,10 @@ class _Bench:
             for number in rounds:
                 for (length, copy), seed in seeds.items():
                     self._disk_turn(number, length, copy, seed)
-                self.times.disk.append(meter.measure())
+                n_threads = _READERS[number % len(_READERS)]
+                self.times.disk.setdefault(n_threads, []).append(meter.measure(n_threads))
         self.rounds["disk_rounds"]["all"] = rounds.n_made - 1
+        self._say_medians("disk", "recompute")
 
     def _disk_turn(self, number: int, length: int, copy: int, seed: int) -> None:
         beside = ["off"] if copy == 0 else []
@@ -215,6 +223,10 @@ class _Bench:
             else:
                 self._take(number, Case(name, "disk", length), child.ask(seed, length))
             child.forget()
+
+    def _say_medians(self, *kinds: str, n_tokens: int | None = None) -> None:
+        for line in in_words(self.times, kinds, n_tokens):
+            self._budget.say(line)
 
     def _take(self, number: int, case: Case, asked: Asked) -> None:
         if number > 0:

@@ -30,12 +30,12 @@ class Case:
 
 @dataclass(slots=True)
 class Times:
-    """All samples of one run, and the ceilings measured between them (bytes per second)."""
+    """All samples of one run, and the ceilings measured between them (bytes per second; `disk` by threads)."""
 
     kv_bytes_per_token: int
     asked: dict[Case, list[Asked]] = field(default_factory=lambda: defaultdict[Case, list[Asked]](list))
     wire: list[float] = field(default_factory=list[float])
-    disk: list[float] = field(default_factory=list[float])
+    disk: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
 
     def ttft_s(self, variant: str, kind: str, n_tokens: int) -> float | None:
         """The median, or None where nothing was measured."""
@@ -50,7 +50,8 @@ def ttft_figures(times: Times, n_tokens: int) -> Figures:
     take at the ceiling of the same run.
     """
     n_bytes = n_tokens * times.kv_bytes_per_token
-    wire, disk = (median(seen) if seen else None for seen in (times.wire, times.disk))
+    wire = median(times.wire) if times.wire else None
+    disk = max((median(rates) for rates in times.disk.values()), default=None)
     engine_hit = times.ttft_s("off", "engine", n_tokens)
     host_floor, disk_floor = (
         engine_hit + n_bytes / rate if engine_hit is not None and rate else None for rate in (wire, disk)
@@ -92,8 +93,17 @@ def ttft_details(times: Times) -> dict[str, Any]:
             if any(asked.loaded_tokens for asked in times.asked[case])
         },
         "wire_gb_s": [round(rate / 1e9, 3) for rate in times.wire],
-        "disk_gb_s": [round(rate / 1e9, 3) for rate in times.disk],
+        "disk_gb_s": {str(n): [round(rate / 1e9, 3) for rate in rates] for n, rates in times.disk.items()},
     }
+
+
+def in_words(times: Times, kinds: Sequence[str], n_tokens: int | None = None) -> list[str]:
+    """A line for each case of these kinds, of this length where one is given: its median and how many stand for it."""
+    return [
+        f"  {case}: {median(asked.ttft_s for asked in times.asked[case]) * _MS:.1f} ms (n = {len(times.asked[case])})"
+        for case in _sorted(times)
+        if case.kind in kinds and n_tokens in {None, case.n_tokens}
+    ]
 
 
 def plan_cycle(lengths: Sequence[int], kv_bytes_per_token: int, host_bytes: int) -> list[tuple[int, int]]:

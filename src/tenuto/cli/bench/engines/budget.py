@@ -56,4 +56,5 @@ class Rounds:
             raise StopIteration
         self._began_s = now_s
         self.n_made += 1
+        self._budget.say(f"{self._what}: round {self.n_made} of {self._n}")
         return self.n_made - 1

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _CHUNK_BYTES = 4 << 20
-_N_THREADS = 8
+_N_WRITERS = 8
 
 
 class DiskMeter:
@@ -23,19 +23,19 @@ class DiskMeter:
         self.is_direct = True
         descriptor = self._open(os.O_RDWR | os.O_CREAT)
         try:
-            self._run(descriptor, os.pwritev)
+            self._run(descriptor, os.pwritev, _N_WRITERS)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
-    def measure(self) -> float:
-        """Bytes per second of reading it once."""
+    def measure(self, n_threads: int) -> float:
+        """Bytes per second of reading it once by so many threads."""
         descriptor = self._open(os.O_RDONLY)
         try:
             if not self.is_direct:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             began = time.perf_counter()
-            self._run(descriptor, os.preadv)
+            self._run(descriptor, os.preadv, n_threads)
             return self._n_chunks * _CHUNK_BYTES / (time.perf_counter() - began)
         finally:
             os.close(descriptor)
@@ -51,15 +51,15 @@ class DiskMeter:
             self.is_direct = False  # a file system without it
         return os.open(self._path, flags, 0o600)
 
-    def _run(self, descriptor: int, move: Callable[[int, list[mmap.mmap], int], int]) -> None:
+    def _run(self, descriptor: int, move: Callable[[int, list[mmap.mmap], int], int], n_threads: int) -> None:
         """All chunks, each thread every n-th."""
 
         def every_nth(first: int) -> None:
             with mmap.mmap(-1, _CHUNK_BYTES) as buffer:
                 buffer[:] = os.urandom(4096) * (_CHUNK_BYTES // 4096)
-                for index in range(first, self._n_chunks, _N_THREADS):
+                for index in range(first, self._n_chunks, n_threads):
                     if move(descriptor, [buffer], index * _CHUNK_BYTES) != _CHUNK_BYTES:
                         raise OSError(f"{self._path}: a short read or write")
 
-        with ThreadPoolExecutor(_N_THREADS) as threads:
-            list(threads.map(every_nth, range(_N_THREADS)))
+        with ThreadPoolExecutor(n_threads) as threads:
+            list(threads.map(every_nth, range(n_threads)))

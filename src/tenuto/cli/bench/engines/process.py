@@ -37,7 +37,7 @@ from tenuto.errors import TenutoError
 
 START_TIMEOUT_S = 540.0
 ANSWER_TIMEOUT_S = 150.0
-END_TIMEOUT_S = 40.0
+END_TIMEOUT_S = 25.0
 _LOG_LINES = 25
 
 R = TypeVar("R")
@@ -112,7 +112,7 @@ class Child:
                 self._send(Stop())
                 self._receive(Done, END_TIMEOUT_S)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_TIMEOUT_S / 4)
+            self._process.wait(END_TIMEOUT_S)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

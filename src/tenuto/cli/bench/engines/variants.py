@@ -33,12 +33,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Bytes of host memory, and of the disk tier under `folder`, which is off while it is 0."""
+    """Bytes of host memory, and of the disk tier under `folder`, which is off while it is 0.
+
+    `has_gate`: of the variant "ours"; the others say it by their names.
+    """
 
     host_bytes: int
     folder: Path
     disk_bytes: int = 0
     block_tokens: int = 0
+    has_gate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +136,8 @@ def _ours(name: str, storage: Storage) -> dict[str, Any]:
         capacity = in_mib(int(storage.disk_bytes * _DISK_SHARE))
         tiers["disk"] = {"path": str(storage.folder), "capacity": capacity}
     settings: dict[str, Any] = {"layout": {"block_tokens": storage.block_tokens}, "tiers": tiers}
-    if name != "ours" and knows_gate():
-        settings["runtime"] = {"cost_gate": name == "ours_gate"}
+    if knows_gate():
+        settings["runtime"] = {"cost_gate": storage.has_gate if name == "ours" else name == "ours_gate"}
     return settings
 
 
