@@ -65,8 +65,17 @@ class Engine:
             raise
 
     @property
+    def core(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core
+
+    @property
     def scheduler(self) -> Any:
-        return self.llm.llm_engine.engine_core.engine_core.scheduler
+        return self.core.scheduler
+
+    @property
+    def kv_tensors(self) -> list[Any]:
+        """The engine's KV cache, one tensor per layer, in layer order."""
+        return self.core.model_executor.driver_worker.worker.model_runner.kv_caches
 
     @property
     def leader(self) -> Any:
@@ -98,9 +107,8 @@ class Engine:
 
     def settle(self) -> dict[str, int]:
         """Step until nothing is on its way, check the books, and give the statistics."""
-        core = self.llm.llm_engine.engine_core.engine_core
         while self.leader.has_pending:
-            core.step()
+            self.core.step_fn()
         self.leader.check()
         return self.leader.statistics()
 
