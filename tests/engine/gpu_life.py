@@ -34,7 +34,7 @@ from tests.engine.tiny import BLOCK_TOKENS, PAGE_TOKENS, SHAPE, Engine, prompt
 B = BLOCK_TOKENS
 MODEL = LlamaShape(n_layers=8, n_heads=4, n_kv_heads=2, head_dim=128, intermediate=1024, vocab=SHAPE.vocab)
 EXTENT_BYTES = 4096 + MODEL.n_layers * MODEL.n_kv_heads * B * 2 * MODEL.head_dim * 2
-N_PAGE_TOKENS = 20_480
+N_PAGE_TOKENS = 12_288
 N_HIT_TOKENS = 64
 DISK_ROUTES = ("disk_to_host", "disk_to_device")
 HABITS = Habits(
@@ -47,7 +47,7 @@ HABITS = Habits(
 
 
 def world(*, has_cuda: bool, is_eager: bool) -> World:
-    """Page memory for 20,000 tokens, host memory for 16,000 and a disk for 60,000; half of what 64 requests want."""
+    """Page memory for 12,000 tokens, a third of what 64 requests want; host memory for 10,000, and a disk for 38,000."""
     page_tokens = 16 if has_cuda else PAGE_TOKENS
     options: dict[str, Any] = {
         "dtype": "bfloat16", "block_size": page_tokens, "enforce_eager": is_eager, "max_num_seqs": 64,
@@ -62,7 +62,7 @@ def world(*, has_cuda: bool, is_eager: bool) -> World:
         is_exact=False,
         running_reset_chance=0.004,
         connector_reset_chance=0.001,
-        settings=settings(EXTENT_BYTES, n_host_slots=256, disk_bytes=1000 * EXTENT_BYTES, load_timeout_s=1.0),
+        settings=settings(EXTENT_BYTES, n_host_slots=160, disk_bytes=600 * EXTENT_BYTES, load_timeout_s=1.0),
         options=options,
         cold_options=options,
     )

@@ -170,10 +170,8 @@ class Life:
         """Nothing is computing any more: under asynchronous scheduling a batch is always on its way, with its pages."""
         from vllm.v1.core.sched.interface import PauseState
 
-        if not self.engine.core.batch_queue:
-            return
         self.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-        while any(output.total_num_scheduled_tokens for _, output, *_ in self.engine.core.batch_queue):
+        while self.engine.is_computing:
             for output in self.llm.step():
                 self._take(output)
         self.scheduler.set_pause_state(PauseState.UNPAUSED)

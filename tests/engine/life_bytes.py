@@ -78,7 +78,7 @@ class DevicePages:
             return page_bytes(self._select(pages))
 
     def _select(self, pages: Sequence[int]) -> list[torch.Tensor]:
-        index = torch.tensor(list(pages))
+        index = torch.tensor(list(pages), device="cpu")
         if self._is_cuda:  # from pageable memory the copy would wait for the stream
             index = index.pin_memory().to(self._device, non_blocking=True)
         return [tensor.index_select(0, index) for tensor in self._tensors]

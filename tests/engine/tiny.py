@@ -105,9 +105,14 @@ class Engine:
         """Empty the engine's own prefix cache."""
         assert self.llm.reset_prefix_cache()
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether a batch is on its way between steps, as under asynchronous scheduling."""
+        return any(output.total_num_scheduled_tokens for _, output, *_ in self.core.batch_queue or ())
+
     def settle(self) -> dict[str, int]:
         """Step until nothing is on its way, check the books, and give the statistics."""
-        while self.leader.has_pending:
+        while self.leader.has_pending or self.is_computing:
             self.core.step_fn()
         self.leader.check()
         return self.leader.statistics()
