@@ -46,8 +46,8 @@ HABITS = Habits(
 )
 
 
-def world(*, has_cuda: bool, is_eager: bool) -> World:
-    """Page memory for 12,000 tokens, a third of what 64 requests want; host memory for 10,000, and a disk for 38,000."""
+def world(*, has_cuda: bool, is_eager: bool, n_kv_tokens: int = N_PAGE_TOKENS) -> World:
+    """Host memory for 10,000 tokens and a disk for 38,000; 64 requests want pages for some 36,000."""
     page_tokens = 16 if has_cuda else PAGE_TOKENS
     options: dict[str, Any] = {
         "dtype": "bfloat16", "block_size": page_tokens, "enforce_eager": is_eager, "max_num_seqs": 64,
@@ -56,7 +56,7 @@ def world(*, has_cuda: bool, is_eager: bool) -> World:
     if has_cuda:
         options["gpu_memory_utilization"] = 0.5  # not used for the KV cache; what must be free at start
     return World(
-        n_pages=N_PAGE_TOKENS // page_tokens,
+        n_pages=n_kv_tokens // page_tokens,
         n_waiting=80,
         longest=3000,
         is_exact=False,
@@ -139,7 +139,7 @@ def live(arguments: argparse.Namespace, folder: Path, counts: dict[str, Any]) ->
     import vllm
 
     has_cuda = torch.cuda.is_available()
-    there = world(has_cuda=has_cuda, is_eager=arguments.eager or not has_cuda)
+    there = world(has_cuda=has_cuda, is_eager=arguments.eager or not has_cuda, n_kv_tokens=arguments.kv_tokens)
     counts |= {
         "vllm": vllm.__version__, "torch": torch.__version__, "requests": arguments.requests, "seed": arguments.seed,
         "device": torch.cuda.get_device_name() if has_cuda else "cpu", "eager": there.options["enforce_eager"],
@@ -185,6 +185,9 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=500, help="0: only the comparison of hits")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hits", type=int, default=20, help="prompts of the comparison of hits")
+    parser.add_argument(
+        "--kv-tokens", type=int, default=N_PAGE_TOKENS, help="the engine's pages; fewer: more preemption"
+    )
     parser.add_argument("--eager", action="store_true", help="no torch.compile and no CUDA graphs")
     parser.add_argument("--batch-invariant", action="store_true", help="vLLM's kernels that round alike in any batch")
     parser.add_argument("--timeout", type=float, default=550.0, help="seconds after which all stacks are printed")
