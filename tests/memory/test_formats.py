@@ -133,7 +133,7 @@ def test_one_head_needs_no_declaration():
         "layers",
         "whole",
         "none",
-    ],  # fmt: skip
+    ],
 )
 def test_memory_that_is_not_understood_is_refused_in_one_line(make, what):
     import re
