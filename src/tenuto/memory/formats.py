@@ -178,7 +178,7 @@ def detect_format(tensors: KvTensors, layout: ExtentLayout, page_tokens: int) ->
             fitting[name] = known, views
     whole = {name: found for name, found in fitting.items() if found[1][0][0].shape[3] == page_tokens}
     candidates = whole or fitting
-    shape = _shape_text(tensors)
+    shape = shape_text(tensors)
     if not candidates:
         raise UnsupportedModelError(
             f"KV cache of {shape} is no known arrangement of {layout.n_layers} layers, {layout.n_heads} heads, "
@@ -202,7 +202,7 @@ def _identity(views: LayerViews) -> tuple[object, ...]:
     )
 
 
-def _shape_text(tensors: KvTensors) -> str:
+def shape_text(tensors: KvTensors) -> str:
     """For messages: the first tensor's shape, and how many there are."""
     if isinstance(tensors, torch.Tensor):
         return f"shape {tuple(tensors.shape)}"

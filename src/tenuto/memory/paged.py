@@ -15,7 +15,7 @@ import torch
 
 from tenuto.errors import UnsupportedModelError
 from tenuto.memory.arena import HostArena
-from tenuto.memory.formats import DTYPES, KvFormat, KvTensors, LayerViews, detect_format
+from tenuto.memory.formats import DTYPES, KvFormat, KvTensors, LayerViews, detect_format, shape_text
 from tenuto.memory.layout import ExtentLayout
 from tenuto.memory.pages import PageRun
 
@@ -146,8 +146,9 @@ def _views(tensors: KvTensors, layout: ExtentLayout, page_tokens: int, kv_format
         views = kv_format.views(tensors, layout, page_tokens)
         if views is None:
             raise UnsupportedModelError(
-                f"KV cache is not {kv_format.nesting.value} with axes {kv_format.axes}, {layout.n_heads} heads and "
-                f"{page_tokens} tokens a page, as was declared: declare another format, or none to have it told"
+                f"KV cache of {shape_text(tensors)} is not {kv_format.nesting.value} with axes {kv_format.axes}, "
+                f"{layout.n_layers} layers, {layout.n_heads} heads, {page_tokens} tokens a page, K dim {layout.k_dim} "
+                f"and V dim {layout.v_dim}, as declared: this attention backend is not supported yet"
             )
     _refuse_uneven(views, layout)
     return views

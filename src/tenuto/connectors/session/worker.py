@@ -18,6 +18,7 @@ from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
+from tenuto.memory.formats import KvFormat
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
 from tenuto.settings import expand_user
@@ -76,10 +77,13 @@ class Worker:
         self._has_saved = False  # `before_forward` was called in this step
         self._owed: tuple[Transfer, ...] = ()  # to be started after the forward
 
-    def register(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Take the engine's KV tensors, in layer order; make the host arena, and open the disk tier."""
+    def register(self, tensors: Sequence[torch.Tensor], kv_format: KvFormat | None = None) -> None:
+        """Take the engine's KV tensors, in layer order; make the host arena, and open the disk tier.
+
+        Their format is told from their shapes where it is not declared.
+        """
         layout = self.setup.layout
-        paged = PagedKV(tensors, layout, self.setup.page_tokens)
+        paged = PagedKV(tensors, layout, self.setup.page_tokens, kv_format)
         n_bounce = N_BOUNCE if self.setup.has_disk else 0
         arena = self._arena = make_arena(paged, self._n_host_slots + n_bounce)
         device = make_device(self.setup, paged, arena)
