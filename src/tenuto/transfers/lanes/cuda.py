@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,12 +19,11 @@ from tenuto.memory.pages import PageRun
 from tenuto.transfers.lanes.device import LANDED, Landing, Mark
 from tenuto.transfers.lanes.ring import Ring
 from tenuto.transfers.lanes.runs import Addresses, ContiguousRuns, contiguous_bytes
+from tenuto.transfers.lanes.waiter import Waiter
 
 BATCH_RUN_BYTES = 512 << 10
 """From this size on, copies of single runs reach the wire's rate without a ring."""
 _LOW = 0  # torch's lowest stream priority
-_FASTEST_BYTES_S = 70e9
-_PAUSE_S, _PAUSE_SHARE = 5e-5, 0.005  # between two looks; of the time so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,9 @@ class RingSizes:
 class _Flight:
     """Copies on their way to host memory."""
 
+    waiter: Waiter
     ended: torch.cuda.Event
+    after: torch.cuda.Event
     n_bytes: int
 
     @property
@@ -53,7 +53,7 @@ class _Flight:
 
     def wait(self) -> None:
         """Until they are."""
-        _poll(self.ended, self.n_bytes)
+        self.waiter.wait(self.ended, self.after, self.n_bytes)
 
 
 class CudaDevice:
@@ -68,8 +68,10 @@ class CudaDevice:
         self._device = kv.device
         self._read = torch.cuda.Event()  # the reading of all gathers so far
         self._is_settled = True
+        self._waiters = Waiter(), Waiter()  # out, in
         payload_bytes = self._payload_bytes = kv.layout.extent_bytes - kv.layout.header_bytes
-        host = [arena.address(slot) + kv.layout.header_bytes for slot in range(arena.n_slots)]
+        host = np.arange(arena.n_slots, dtype=np.uint64) * np.uint64(arena.extent_bytes)
+        host += np.uint64(arena.address(0) + kv.layout.header_bytes)
         if contiguous_bytes(kv) >= BATCH_RUN_BYTES:
             way: _Way = _Batch(kv, host, driver)
         else:
@@ -90,7 +92,7 @@ class CudaDevice:
         except BaseException:  # what was queued must not write host slots that others get now
             ended.synchronize()
             raise
-        return _Flight(ended, len(runs) * self._payload_bytes)
+        return _Flight(self._waiters[0], ended, computed, len(runs) * self._payload_bytes)
 
     def settle(self) -> None:
         """What the engine queues from now on comes after the reading of all gathers so far."""
@@ -112,7 +114,7 @@ class CudaDevice:
             try:
                 self._way.scatter(runs, slots, after, ended)
             finally:  # after an error, too: what was queued must not touch the pages later
-                _poll(ended, len(runs) * self._payload_bytes)
+                self._waiters[1].wait(ended, after, len(runs) * self._payload_bytes)
 
 
 class _Way(Protocol):
@@ -131,11 +133,10 @@ class _Way(Protocol):
 class _Staged:
     """Through rings: a kernel puts pages into the order of extents, or back, and one copy a block crosses the wire."""
 
-    def __init__(self, kv: PagedKV, host: list[int], payload_bytes: int, sizes: RingSizes, driver: CudaDriver) -> None:
+    def __init__(self, kv: PagedKV, host: Addresses, payload_bytes: int, sizes: RingSizes, driver: CudaDriver) -> None:
         self._mover = BlockMover(kv)
         self._mover.warm_up()
         self._host = host
-        self._payload_bytes = payload_bytes
         self._driver = driver
         self._sizes = sizes
         self._kv = kv
@@ -144,6 +145,8 @@ class _Staged:
         self._gathering, self._scattering, self._copying_out, self._copying_in = (
             torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(4)
         )
+        most = max(self._out.blocks_per_window, self._in.blocks_per_window)
+        self._payload_sizes = np.full(most, payload_bytes, dtype=np.uint64)
         self._loading = threading.Lock()  # loads come from two lanes
 
     def gather(
@@ -152,16 +155,17 @@ class _Staged:
     ) -> None:  # fmt: skip
         with torch.cuda.stream(self._gathering):
             try:
-                pages, _ = self._tables(runs)
                 self._gathering.wait_event(after)
+                host = self._host[list(slots)]
+                tables = self._tables(runs, self._out.blocks_per_window)
                 for at, stop in _parts(len(slots), self._out.blocks_per_window):
-                    part = slots[at:stop]
+                    pages, _ = next(tables)
                     window = self._out.take()
                     self._gathering.wait_event(window.emptied)
-                    self._mover.gather(pages[at:stop], window.buffer[: len(part)], self._sizes.store_programs)
+                    self._mover.gather(pages, window.buffer[: stop - at], self._sizes.store_programs)
                     window.filled.record(self._gathering)
                     self._copying_out.wait_event(window.filled)
-                    self._copy(self._addresses(part), window.addresses(len(part)), self._copying_out)
+                    self._copy(host[at:stop], window.addresses[: stop - at], self._copying_out)
                     window.emptied.record(self._copying_out)
             finally:
                 read.record(self._gathering)
@@ -172,24 +176,31 @@ class _Staged:
     ) -> None:
         with self._loading, torch.cuda.stream(self._scattering):
             try:
-                pages, first = self._tables(runs)
                 self._scattering.wait_event(after)
+                host = self._host[list(slots)]
+                tables = self._tables(runs, self._in.blocks_per_window)
                 for at, stop in _parts(len(slots), self._in.blocks_per_window):
-                    part = slots[at:stop]
                     window = self._in.take()
                     self._copying_in.wait_event(window.emptied)
-                    self._copy(window.addresses(len(part)), self._addresses(part), self._copying_in)
+                    self._copy(window.addresses[: stop - at], host[at:stop], self._copying_in)
                     window.filled.record(self._copying_in)
+                    pages, first = next(tables)
                     self._scattering.wait_event(window.filled)
-                    self._mover.scatter(
-                        pages[at:stop], first[at:stop], window.buffer[: len(part)], self._sizes.load_programs
-                    )
+                    self._mover.scatter(pages, first, window.buffer[: stop - at], self._sizes.load_programs)
                     window.emptied.record(self._scattering)
             finally:
                 ended.record(self._scattering)
 
-    def _tables(self, runs: Sequence[PageRun]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(pages, first) of the blocks on the device; torch keeps the pinned memory until it was copied."""
+    def _tables(self, runs: Sequence[PageRun], most: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(pages, first) of each part on the device. The first part's come alone, so that its kernel starts early."""
+        base, pages, first = 0, *self._table(runs[: _first_part(len(runs), most)])
+        for at, stop in _parts(len(runs), most):
+            if at and not base:
+                base, pages, first = at, *self._table(runs[at:])
+            yield pages[at - base : stop - base], first[at - base : stop - base]
+
+    def _table(self, runs: Sequence[PageRun]) -> tuple[torch.Tensor, torch.Tensor]:
+        """(pages, first) on the device; torch keeps the pinned memory until it was copied."""
         n, width = len(runs), self._kv.pages_per_block
         pinned = torch.empty(n * (width + 1), dtype=torch.int32, pin_memory=True)
         table = pinned.numpy()
@@ -197,17 +208,14 @@ class _Staged:
         there = pinned.to(self._kv.device, non_blocking=True)
         return there[n:].view(n, width), there[:n]
 
-    def _addresses(self, slots: Sequence[int]) -> list[int]:
-        return [self._host[slot] for slot in slots]
-
-    def _copy(self, targets: list[int], sources: list[int], stream: torch.cuda.Stream) -> None:
-        self._driver.copy(targets, sources, [self._payload_bytes] * len(targets), stream.cuda_stream)
+    def _copy(self, targets: Addresses, sources: Addresses, stream: torch.cuda.Stream) -> None:
+        self._driver.copy(targets, sources, self._payload_sizes[: len(targets)], stream.cuda_stream)
 
 
 class _Batch:
     """Straight: the pieces are large, and one call of the driver queues all of them."""
 
-    def __init__(self, kv: PagedKV, host: list[int], driver: CudaDriver) -> None:
+    def __init__(self, kv: PagedKV, host: Addresses, driver: CudaDriver) -> None:
         self._runs = ContiguousRuns(kv)
         self._host = host
         self._driver = driver
@@ -219,7 +227,7 @@ class _Batch:
         read: torch.cuda.Event, ended: torch.cuda.Event,
     ) -> None:  # fmt: skip
         try:
-            engine, host = self._runs.pairs(runs, [self._host[slot] for slot in slots])
+            engine, host = self._runs.pairs(runs, self._host[list(slots)])
             self._out.wait_event(after)
             self._copy(host, engine, self._out)
         finally:
@@ -230,7 +238,7 @@ class _Batch:
         self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event, ended: torch.cuda.Event
     ) -> None:
         try:
-            engine, host = self._runs.pairs(runs, [self._host[slot] for slot in slots])
+            engine, host = self._runs.pairs(runs, self._host[list(slots)])
             self._in.wait_event(after)
             self._copy(engine, host, self._in)
         finally:
@@ -242,25 +250,19 @@ class _Batch:
             self._driver.copy(targets, sources, sizes, stream.cuda_stream)
 
 
+def _first_part(n_blocks: int, most: int) -> int:
+    return min(max(1, most // 4), n_blocks)
+
+
 def _parts(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:
     """Half-open ranges of at most `most` blocks; the first and the last are short, since nothing runs beside them."""
-    short = max(1, most // 4)
-    at = min(short, n_blocks)
+    short, at = max(1, most // 4), _first_part(n_blocks, most)
     yield 0, at
     while at < n_blocks:
         left = n_blocks - at
         step = min(most, left - short if left > short else left)
         yield at, at + step
         at += step
-
-
-def _poll(ended: torch.cuda.Event, n_bytes: int) -> None:
-    """Wait for an event; what the fastest wire needs is slept through. A blocking wait wakes up a millisecond late."""
-    began = time.monotonic()
-    pause = n_bytes / _FASTEST_BYTES_S
-    while not ended.query():
-        time.sleep(max(pause, _PAUSE_S))
-        pause = (time.monotonic() - began) * _PAUSE_SHARE
 
 
 def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+
+from tenuto.transfers.lanes.runs import Addresses
 
 
 @dataclass(slots=True)
@@ -12,13 +15,9 @@ class Window:
     """Room for some blocks' payloads. `filled`: its bytes are there; `emptied`: they were taken out."""
 
     buffer: torch.Tensor  # (blocks, payload_bytes), uint8, on the device
+    addresses: Addresses  # of the payloads
     filled: torch.cuda.Event = field(default_factory=torch.cuda.Event)
     emptied: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-
-    def addresses(self, n_blocks: int) -> list[int]:
-        """Of the first `n_blocks` payloads."""
-        start, step = self.buffer.data_ptr(), self.buffer.stride(0)
-        return [start + index * step for index in range(n_blocks)]
 
 
 class Ring:
@@ -33,7 +32,8 @@ class Ring:
         n_windows = max(2, size_bytes // (self.blocks_per_window * payload_bytes))
         # Zeros: kernels leave the padding behind a layer's last run alone, and the format wants it zero.
         memory = torch.zeros((n_windows, self.blocks_per_window, payload_bytes), dtype=torch.uint8, device=device)
-        self._windows = [Window(memory[index]) for index in range(n_windows)]
+        starts = np.arange(self.blocks_per_window, dtype=np.uint64) * np.uint64(payload_bytes)
+        self._windows = [Window(buffer, starts + np.uint64(buffer.data_ptr())) for buffer in memory]
         self._next = 0
 
     @staticmethod

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
 
-Addresses = npt.NDArray[np.int64]
+Addresses = npt.NDArray[np.uint64]
 
 
 def contiguous_bytes(kv: PagedKV) -> int:
@@ -55,11 +55,12 @@ class ContiguousRuns:
         ]
         self._in_page_0, self._in_payload = np.asarray(pieces, dtype=np.int64).T
 
-    def pairs(self, runs: Sequence[PageRun], payloads: Sequence[int]) -> tuple[Addresses, Addresses]:
+    def pairs(self, runs: Sequence[PageRun], payloads: Addresses) -> tuple[Addresses, Addresses]:
         """(engine addresses, host addresses) of all pieces of these blocks, whose payloads lie at `payloads`."""
         pages, first = self._kv.page_table(runs)
         at = np.arange(pages.shape[1])
         block, page = np.nonzero(at >= first[:, None])
-        host = np.asarray(payloads, np.int64)[block] + page * (self._kv.kernel_page_tokens * self._kv.row_bytes)
+        host = payloads[block].astype(np.int64) + page * (self._kv.kernel_page_tokens * self._kv.row_bytes)
         engine = pages[block, page].astype(np.int64) * self._kv.page_stride
-        return (engine[:, None] + self._in_page_0).ravel(), (host[:, None] + self._in_payload).ravel()
+        pairs = engine[:, None] + self._in_page_0, host[:, None] + self._in_payload
+        return pairs[0].ravel().astype(np.uint64), pairs[1].ravel().astype(np.uint64)
