@@ -19,7 +19,7 @@ TRIAL_GAP_S = 10.0
 _MAX_STEPS = 8
 """Steps on their way; with more, nobody tells us of their ends."""
 _N_WAITS = 16
-_REFIT_S = 1.0
+_REFIT_S = 0.25
 
 
 @dataclass(slots=True)
@@ -90,7 +90,8 @@ class CostGate:
         if not (self._setup.config.runtime.cost_gate and self._step_rates.covers(n_tokens - n_have)):
             return hit.n_blocks
         now = self._clock()
-        self._refit(now)
+        if self._compute is None or now >= self._refit_at:
+            self._refit(now)
         assert self._compute is not None
         layout = self._setup.layout
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)

@@ -192,8 +192,7 @@ class Leader:
         has_prompt = False
         n_prefill = pairs = 0
         for view, progress in scheduled:
-            began = progress.n_computed - progress.n_new
-            if began < view.n_prompt_tokens:
+            if progress.n_new > 1 and (began := progress.n_computed - progress.n_new) < view.n_prompt_tokens:
                 n_prefill += progress.n_new
                 pairs += n_pairs(began, progress.n_computed)
             if view.is_cacheable:
