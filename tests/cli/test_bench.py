@@ -95,7 +95,9 @@ def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path, capsys):
 
 def test_an_unknown_name_gives_one_line_and_exit_code_2(capsys):
     assert main(["bench", "speed"]) == 2
-    assert lines_of(capsys) == ["tenuto bench: no bench is named 'speed'; there are hash, pool, disk, scheduler"]
+    assert lines_of(capsys) == [
+        "tenuto bench: no bench is named 'speed'; there are hash, pool, disk, scheduler, device, ttft, serving"
+    ]
 
 
 def test_a_missing_fio_gives_one_line_that_names_the_package(capsys, no_fio, tmp_path):
@@ -123,7 +125,7 @@ def test_every_target_is_a_figure_of_its_bench(bar, fake_fio, tmp_path):
         "disk": measure_disk(tmp_path, TINY, bar),
     }
     assert set(command.TARGETS) == set(command.BENCHES)
-    for name, measured in figures.items():  # the scheduler's is tests/engine/test_bench.py
+    for name, measured in figures.items():  # those of engines are in tests/engine/test_bench.py
         assert set(command.TARGETS[name]) <= set(measured)
         assert all(value > 0 for key, value in measured.items() if key != "bytes_per_block")
 
@@ -176,5 +178,7 @@ def test_fio_is_believed_after_its_warnings(tmp_path):
 
 def test_a_missed_target_is_red():
     console = Console(record=True, color_system="truecolor", force_terminal=True, width=100, file=io.StringIO())
-    command.show(Result("hash", Machine("cpu", 1, 1.0), {}, "", "", {"tokens_per_s_16": 1}), console)
+    command.show(
+        Result("hash", Machine("cpu", 1, 1.0), {}, "", "", {"tokens_per_s_16": 1}), command.TARGETS["hash"], console
+    )
     assert "\x1b[31m≥ 10,000,000" in console.export_text(styles=True)

@@ -1,5 +1,6 @@
 """What can't be served exactly is refused at start, in one line that names the setting or the model and the way out."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -62,8 +63,11 @@ def test_latent_windowed_and_uneven_attention_are_not_served_yet():
 
     mla = MLAAttentionSpec(block_size=16, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
     window = SlidingWindowSpec(block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32, sliding_window=128)
-    for spec in (mla, window, full(head_size_v=64)):
+    compressed = replace(mla, model_version="deepseek_v4")
+    for spec in (compressed, window, full(head_size_v=64)):
         assert type(spec).__name__ in refusal(_only_spec, groups(spec))
+    assert _only_spec(groups(mla)) == mla
+    assert refusal(_only_spec, groups(mla), 2).startswith("tensor_parallel_size: 2 is not supported")
     assert _only_spec(groups(full())).head_size == 32
 
 

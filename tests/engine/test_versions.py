@@ -45,8 +45,8 @@ def test_prompts_come_back_on_the_oldest_vllm_too():
 
 
 def test_a_spec_without_a_v_size_has_one_size_for_both():
-    assert versions.head_sizes(SimpleNamespace(head_size=64)) == (64, 64)
-    assert versions.head_sizes(SimpleNamespace(head_size=64, head_size_v=32)) == (64, 32)
+    assert versions.row_sizes(SimpleNamespace(head_size=64)) == (64, 64)
+    assert versions.row_sizes(SimpleNamespace(head_size=64, head_size_v=32)) == (64, 32)
 
 
 def test_an_option_that_a_version_lacks_is_off():

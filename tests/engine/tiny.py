@@ -66,8 +66,17 @@ class Engine:
             raise
 
     @property
+    def core(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core
+
+    @property
     def scheduler(self) -> Any:
-        return self.llm.llm_engine.engine_core.engine_core.scheduler
+        return self.core.scheduler
+
+    @property
+    def kv_tensors(self) -> list[Any]:
+        """The engine's KV cache, one tensor per layer, in layer order."""
+        return self.core.model_executor.driver_worker.worker.model_runner.kv_caches
 
     @property
     def leader(self) -> Any:
@@ -97,11 +106,15 @@ class Engine:
         """Empty the engine's own prefix cache."""
         assert self.llm.reset_prefix_cache()
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether a batch is on its way between steps, as under asynchronous scheduling."""
+        return any(output.total_num_scheduled_tokens for _, output, *_ in self.core.batch_queue or ())
+
     def settle(self) -> dict[str, int]:
         """Step until nothing is on its way, check the books, and give the statistics."""
-        core = self.llm.llm_engine.engine_core.engine_core
-        while self.leader.has_pending:
-            core.step()
+        while self.leader.has_pending or self.is_computing:
+            self.core.step_fn()
         self.leader.check()
         return self.leader.statistics()
 

@@ -76,3 +76,22 @@ def test_pages_that_nobody_let_us_save_in_time_are_not_read_later(engine):
     ((result,),) = hear(leader, worker).results.values()
     assert result.failures[0].cause is Cause.CANCELLED
     assert not leader.has_pending
+
+
+class _Closing:
+    """Counts how often it is closed."""
+
+    n_closed = 0
+
+    def close(self):
+        self.n_closed += 1
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_the_arena_is_closed_at_shutdown_unless_something_may_still_copy(engine, monkeypatch, is_drained):
+    _, worker = engine
+    worker._arena = arena = _Closing()
+    monkeypatch.setattr(worker._engine, "drain", lambda _: is_drained)
+    worker.shutdown()
+    worker.shutdown()
+    assert arena.n_closed == is_drained

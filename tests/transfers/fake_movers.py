@@ -4,6 +4,7 @@ import threading
 from dataclasses import dataclass
 
 from tenuto.testing.blocks import make_keys
+from tenuto.transfers.lanes import LANDED, Landing
 from tenuto.transfers.plan import BlockFailure, PageRun, Route, Transfer
 
 KEYS = make_keys(8)
@@ -19,6 +20,12 @@ class Moved:
     thread: threading.Thread
 
 
+class Air:
+    """A landing that has not ended."""
+
+    has_ended = False
+
+
 class FakeMovers:
     """A load to the device first moves ("move"), then touches the device ("touch"); the others only move."""
 
@@ -26,6 +33,9 @@ class FakeMovers:
 
     def __init__(self):
         self.moved: list[Moved] = []
+        self.gathered: list[int] = []
+        self.settled: list[int] = []
+        self.marks: dict[int, int] = {}
         self.touched: list[int] = []
         self.refused: list[int] = []
         self.left: set[int] = set()
@@ -55,10 +65,28 @@ class FakeMovers:
         with self._changed:
             assert self._changed.wait_for(lambda: transfer_id in self.left, 30)
 
-    def move(self, transfer, indices, touching) -> list[BlockFailure]:
+    def mark(self) -> int:
+        """The number of gathers so far."""
+        return len(self.gathered)
+
+    def settle(self) -> None:
+        self.settled.append(len(self.gathered))
+
+    def gather(self, transfer, indices) -> Landing:
+        """Lands at once, or when `land` is let go."""
+        self.gathered.append(transfer.id)
+        self._pass(transfer.id, "gather")
+        return Air() if (transfer.id, "land") in self._held else LANDED
+
+    def land(self, transfer, indices, landing) -> None:
+        self._note(transfer, indices)
+        self._pass(transfer.id, "land")
+        self._leave(transfer.id)
+
+    def move(self, transfer, indices, touching, after) -> list[BlockFailure]:
+        self.marks[transfer.id] = after
         try:
-            self.moved.append(Moved(transfer.id, list(indices), threading.current_thread()))
-            self.on_move()
+            self._note(transfer, indices)
             self._pass(transfer.id, "move")
             if transfer.route in TO_DEVICE:
                 with touching() as is_allowed:
@@ -66,9 +94,16 @@ class FakeMovers:
                     self._pass(transfer.id, "touch")
             return self.failures.get(transfer.id, [])
         finally:
-            with self._changed:
-                self.left.add(transfer.id)
-                self._changed.notify_all()
+            self._leave(transfer.id)
+
+    def _note(self, transfer, indices) -> None:
+        self.moved.append(Moved(transfer.id, list(indices), threading.current_thread()))
+        self.on_move()
+
+    def _leave(self, transfer_id: int) -> None:
+        with self._changed:
+            self.left.add(transfer_id)
+            self._changed.notify_all()
 
     def _pass(self, transfer_id: int, where: str) -> None:
         with self._changed:

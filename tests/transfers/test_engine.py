@@ -49,6 +49,39 @@ def test_copies_from_the_device_end_before_submit_returns_on_the_callers_thread(
     assert set(rig.polled()) == {1, 2, 3}
 
 
+def test_copies_from_the_device_that_are_still_landing_keep_nobody_on_the_callers_thread(rig):
+    rig.movers.hold(1, "land")
+    rig.submit(transfer(1, D2H), transfer(2, H2K, after=(1,)), transfer(3, D2H))
+    rig.movers.wait_at(1, "land")
+    assert rig.movers.gathered == [1, 3]
+    assert set(rig.polled()) == {3}
+    rig.movers.let_go(1, "land")
+    assert set(rig.results()) == {1, 2}
+    assert next(moved for moved in rig.movers.moved if moved.transfer_id == 1).thread is not threading.current_thread()
+
+
+def test_a_landing_that_fails_fails_its_blocks_and_their_writes(rig):
+    rig.movers.hold(1, "land")
+    rig.movers.errors[1, "land"] = RuntimeError("the device is gone")
+    rig.submit(transfer(1, D2H), transfer(2, H2K, after=(1,)))
+    rig.movers.let_go(1, "land")
+    assert [causes(result) for result in rig.results().values()] == [{0: Cause.IO_ERROR, 1: Cause.IO_ERROR}] * 2
+
+
+def test_loads_come_after_what_was_gathered_when_they_were_submitted(rig):
+    rig.submit(transfer(1, D2H), transfer(2, D2H))
+    rig.submit(transfer(3, H2D), transfer(4, K2D), transfer(5, K2H))
+    rig.submit(transfer(6, D2H))
+    rig.results()
+    assert rig.movers.marks == {3: 2, 4: 2, 5: 2}
+
+
+def test_settling_is_the_movers_affair(rig):
+    rig.submit(transfer(1, D2H))
+    rig.engine.settle()
+    assert rig.movers.settled == [1]
+
+
 def test_a_follower_starts_only_after_what_it_waits_for(rig):
     rig.movers.hold(1)
     rig.submit(transfer(1, K2H), transfer(2, H2D, after=(1,)))
@@ -100,10 +133,10 @@ def test_a_follower_adds_its_own_failures_to_those_it_inherited(rig):
 
 
 def test_a_follower_none_of_whose_blocks_arrived_is_not_moved_at_all(rig):
-    rig.movers.failures[1] = [BlockFailure(index, Cause.NO_SPACE) for index in (0, 1)]
+    rig.movers.errors[1, "gather"] = RuntimeError("no memory")
     rig.submit(transfer(1, D2H), transfer(2, H2K, after=(1,)))
-    assert causes(rig.results()[2]) == {0: Cause.NO_SPACE, 1: Cause.NO_SPACE}
-    assert list(rig.movers.indices()) == [1]
+    assert causes(rig.results()[2]) == {0: Cause.IO_ERROR, 1: Cause.IO_ERROR}
+    assert list(rig.movers.indices()) == []
 
 
 def test_failures_go_down_a_whole_chain(rig):
@@ -163,7 +196,7 @@ def test_loads_and_stages_are_not_refused_when_stores_are(rig):
 
 @pytest.mark.parametrize("route", Route)
 def test_an_unexpected_error_costs_that_transfer_only(rig, route, our_log):
-    rig.movers.errors[1, "move"] = RuntimeError("bug")
+    rig.movers.errors[1, "land" if route is D2H else "move"] = RuntimeError("bug")
     rig.submit(transfer(1, route), transfer(2, route))
     results = rig.results()
     assert causes(results[1]) == {0: Cause.IO_ERROR, 1: Cause.IO_ERROR}

@@ -48,7 +48,10 @@ class Rig:
             blocks=tuple(blocks) if route is Route.DEVICE_TO_HOST else (),
         )  # fmt: skip
         indices = list(range(len(keys))) if indices is None else indices
-        failures = self.movers.move(transfer, indices, self.touching)
+        if route is Route.DEVICE_TO_HOST:
+            self.movers.land(transfer, indices, self.movers.gather(transfer, indices))
+            return {}
+        failures = self.movers.move(transfer, indices, self.touching, self.movers.mark())
         assert {failure.index for failure in failures} <= set(indices)
         return {failure.index: failure.cause for failure in failures}
 
@@ -212,7 +215,7 @@ def test_a_worker_without_a_disk_says_so(rig, route):
     rig.fill_host(0, BLOCKS[0])
     transfer = Transfer(1, route, (BLOCKS[0].key,), (0,), (0,), (run_of(0),))
     with pytest.raises(RuntimeError, match="does not have"):
-        movers.move(transfer, [0], rig.touching)
+        movers.move(transfer, [0], rig.touching, None)
 
 
 def test_a_whole_life_device_host_disk_host_device(rig):

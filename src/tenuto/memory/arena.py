@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 
-from tenuto.errors import ConfigError
+from tenuto.memory.mapping import Mapping, anonymous
+from tenuto.memory.registration import Registrations
 
 
 class HostArena:
-    """`n_slots` extents of `extent_bytes` each, anonymous memory, given out as memoryviews.
+    """`n_slots` extents of `extent_bytes` each, given out as memoryviews.
 
-    Huge pages where the kernel has them (direct I/O gains a tenth or more), touched when they are first used; private,
-    since shared anonymous memory gets none, and absent in forked children. Close it only after every view is gone.
+    Private anonymous memory unless a mapping is given, with what was registered of it, which `close` undoes. Anonymous
+    memory is in huge pages where the kernel has them (direct I/O gains a tenth or more) and touched when it is first
+    used. It goes when the last view has gone. Raises `ConfigError` when there is not that much memory.
     """
 
-    def __init__(self, n_slots: int, extent_bytes: int) -> None:
+    def __init__(
+        self,
+        n_slots: int,
+        extent_bytes: int,
+        mapping: Mapping | None = None,
+        registrations: Registrations | None = None,
+    ) -> None:
         if extent_bytes % mmap.PAGESIZE:
             raise ValueError(f"extent of {extent_bytes} bytes is not a multiple of a page")
         self.n_slots = n_slots
         self.extent_bytes = extent_bytes
-        has = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-        if n_slots * extent_bytes > has:
-            raise ConfigError(
-                f"tiers.host.capacity: {n_slots * extent_bytes / 2**30:.1f} GiB is more than the {has / 2**30:.1f} GiB "
-                "of memory there is; give less"
-            )
-        try:
-            self._map = mmap.mmap(-1, max(n_slots, 1) * extent_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except (OSError, ValueError, OverflowError) as error:
-            gib = n_slots * extent_bytes / 2**30
-            raise ConfigError(
-                f"tiers.host.capacity: {gib:.1f} GiB of memory can't be had ({error}); give less"
-            ) from None
-        self._map.madvise(mmap.MADV_DONTFORK)  # a fork must not part us from pages that are being read into
-        with contextlib.suppress(OSError):  # a kernel without them
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        self.view = memoryview(self._map)
+        size_bytes = max(n_slots, 1) * extent_bytes
+        self._mapping = anonymous(size_bytes) if mapping is None else mapping
+        self._registrations = registrations
+        self.fd = self._mapping.fd
+        """What another process maps the arena through, slot 0 first; None where it is private, or closed."""
+        self.view = memoryview(self._mapping.buffer)[:size_bytes]
         """The whole arena as bytes."""
 
     def slot(self, number: int) -> memoryview:
         """The bytes of one slot; writable, page-aligned."""
+        start = self._start(number)
+        return self.view[start : start + self.extent_bytes]
+
+    def address(self, number: int) -> int:
+        """Where one slot lies in this process's memory."""
+        return self._mapping.address + self._start(number)
+
+    def close(self) -> None:
+        """Unpin what is pinned, and close the descriptor; slots stay readable. No copy may be running any more."""
+        if self._registrations is not None:
+            self._registrations.close()
+        fd, self.fd = self.fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _start(self, number: int) -> int:
         if not 0 <= number < self.n_slots:
             raise IndexError(f"slot {number} of {self.n_slots}")
-        start = number * self.extent_bytes
-        return self.view[start : start + self.extent_bytes]
+        return number * self.extent_bytes
 
     def __repr__(self) -> str:
         return f"<HostArena {self.n_slots} x {self.extent_bytes} bytes>"

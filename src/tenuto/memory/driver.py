@@ -1,15 +1,15 @@
 """The calls of the CUDA driver that torch does not offer, through ctypes on libcuda.
 
-Sources: the CUDA driver API reference (cuMemHostRegister, cuMemcpyBatchAsync, cuGetProcAddress).
+Sources: the CUDA driver API reference (cuMemHostRegister, cuMemcpyBatchAsync, cuGetProcAddress, cuDeviceGetPCIBusId).
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tenuto.errors import ConfigError
 
@@ -66,17 +66,25 @@ class CudaDriver:
         """Undo `register_host`."""
         self._check("cuMemHostUnregister", self._lib.cuMemHostUnregister(ctypes.c_void_p(address)))
 
-    def copy(self, targets: Sequence[int], sources: Sequence[int], sizes: Sequence[int], stream: int) -> None:
+    def pci_address(self) -> str:
+        """The device of the current context as sysfs names it: ``0000:1b:00.0``."""
+        device = ctypes.c_int()
+        self._check("cuCtxGetDevice", self._lib.cuCtxGetDevice(ctypes.byref(device)))
+        name = ctypes.create_string_buffer(32)
+        self._check("cuDeviceGetPCIBusId", self._lib.cuDeviceGetPCIBusId(name, ctypes.c_int(len(name)), device))
+        return name.value.decode().lower()
+
+    def copy(self, targets: npt.ArrayLike, sources: npt.ArrayLike, sizes: npt.ArrayLike, stream: int) -> None:
         """Queue copies between addresses of any kind on a stream, in no order among themselves."""
-        if self._batch is None or len(targets) < 2:
-            for target, source, size in zip(targets, sources, sizes, strict=True):
+        arrays = [np.ascontiguousarray(values, dtype=np.uint64) for values in (targets, sources, sizes)]
+        n = len(arrays[0])
+        if self._batch is None or n == 1:
+            for target, source, size in zip(*(array.tolist() for array in arrays), strict=True):
                 code = self._lib.cuMemcpyAsync(
                     ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(size), ctypes.c_void_p(stream)
                 )
                 self._check("cuMemcpyAsync", code)
             return
-        n = len(targets)
-        arrays = [np.asarray(values, dtype=np.uint64) for values in (targets, sources, sizes)]
         code = self._batch(
             *(ctypes.c_void_p(array.ctypes.data) for array in arrays), ctypes.c_size_t(n),
             ctypes.byref(self._attributes), ctypes.byref(self._attribute_starts), ctypes.c_size_t(1),

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from tenuto.memory.arena import HostArena
 from tenuto.memory.layout import ExtentLayout
 from tenuto.memory.pages import PageRun
+from tenuto.transfers.lanes import LANDED, Landing
+from tenuto.transfers.lanes.device import Mark
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,12 +32,19 @@ class FakeDevice:
         self._layout = layout
         self._page_tokens = page_tokens
 
-    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
+    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> Landing:
         """See `Device`."""
         for page, host in self._pairs(runs, slots):
             host[...] = page
+        return LANDED
 
-    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
+    def settle(self) -> None:
+        """See `Device`."""
+
+    def mark(self) -> Mark:
+        """See `Device`."""
+
+    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark = None) -> None:  # noqa: ARG002
         """See `Device`."""
         for page, host in self._pairs(runs, slots):
             page[...] = host

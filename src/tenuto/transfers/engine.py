@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tenuto.errors import Cause
+from tenuto.transfers.lanes import LANDED, Landing
+from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.movers import Movers
 from tenuto.transfers.plan import BlockFailure, Route, Transfer, TransferResult
 
@@ -24,6 +26,9 @@ class _Job:
     transfer: Transfer
     deadline: float
     waits_for: set[int]
+    mark: Mark = None  # loads into the device come after it
+    began: float = 0.0
+    landing: Landing = LANDED
     dropped: dict[int, BlockFailure] = field(default_factory=dict[int, BlockFailure])
     is_given_up: bool = False  # answered already; must not touch the device any more
     is_touching: bool = False  # writing the device now; can't be given up until that ends
@@ -64,7 +69,8 @@ class _Lane:
 class TransferEngine:
     """Submit on the engine's thread, poll results there; lanes do the moving.
 
-    Device → host transfers run in `submit` itself, in the order of the engine's computing. A load that has not
+    Device → host transfers are queued in `submit` itself, in the order of the engine's computing, and loads into the
+    device come after what was queued when they were submitted. A load that has not
     ended by its deadline is answered TIMEOUT and never touches the device afterwards; what it brings to host
     memory later is still reported by the transfer that brought it.
     """
@@ -87,18 +93,20 @@ class TransferEngine:
         self._lanes = {
             route: _Lane(name, self._run)
             for name, route in (("load", Route.DISK_TO_HOST), ("copy", Route.HOST_TO_DEVICE),
-                                ("store", Route.HOST_TO_DISK), ("direct", Route.DISK_TO_DEVICE))
+                                ("store", Route.HOST_TO_DISK), ("direct", Route.DISK_TO_DEVICE),
+                                ("stage", Route.DEVICE_TO_HOST))
         }  # fmt: skip
 
     def submit(self, transfers: Sequence[Transfer]) -> None:
         """Take transfers; each gets exactly one result, from `poll`."""
         ready: list[_Job] = []
         now = self._clock()
+        mark = self._movers.mark() if any(t.pages and t.route.is_load for t in transfers) else None
         with self._changed:
             n_stores = sum(job.transfer.route is Route.HOST_TO_DISK for job in self._jobs.values())
             for transfer in transfers:
                 job = _Job(transfer, now + self._load_timeout_s,
-                           {i for i in transfer.after if i in self._jobs})  # fmt: skip
+                           {i for i in transfer.after if i in self._jobs}, mark)  # fmt: skip
                 if transfer.route is Route.HOST_TO_DISK:
                     n_stores += 1
                     if n_stores > self._max_queued_stores:
@@ -110,6 +118,10 @@ class TransferEngine:
                     ready.append(job)
         for job in ready:
             self._start(job)
+
+    def settle(self) -> None:
+        """What the engine queues from now on can't overtake the device → host transfers so far."""
+        self._movers.settle()
 
     def poll(self, wait_s: float = 0.0) -> list[TransferResult]:
         """Results since the last call, waiting up to `wait_s` for one; loads past their deadline are given up."""
@@ -146,27 +158,47 @@ class TransferEngine:
             lane.close()
 
     def _start(self, job: _Job) -> None:
-        if job.transfer.route is Route.DEVICE_TO_HOST:
+        job.began = self._clock()
+        if job.transfer.route is not Route.DEVICE_TO_HOST:
+            self._lanes[job.transfer.route].put(job)
+            return
+
+        def gather(job: _Job, indices: list[int]) -> list[BlockFailure]:
+            job.landing = self._movers.gather(job.transfer, indices)
+            return []
+
+        job.dropped |= self._attempt(job, gather)
+        if job.landing.has_ended:
             self._run(job)
         else:
             self._lanes[job.transfer.route].put(job)
 
     def _run(self, job: _Job) -> None:
-        transfer = job.transfer
-        began = self._clock()
-        failures = dict(job.dropped)
-        indices = [i for i in range(len(transfer.keys)) if i not in failures]
-        if indices and not job.is_given_up:
-            try:
-                moved = self._movers.move(transfer, indices, lambda: self._touching(job))
-            except Exception:
-                logger.exception("transfer %d (%s) failed", transfer.id, transfer.route.value)
-                moved = [BlockFailure(index, Cause.IO_ERROR, "internal error") for index in indices]
-            failures |= {failure.index: failure for failure in moved}
-        seconds = self._clock() - began
+        if job.transfer.route is not Route.DEVICE_TO_HOST:
+            job.began = self._clock()
+        failures = job.dropped | self._attempt(job, self._move)
+        seconds = self._clock() - job.began
         with self._changed:
             if not job.is_given_up:
                 self._end(job, failures, seconds)
+
+    def _attempt(self, job: _Job, do: Callable[[_Job, list[int]], list[BlockFailure]]) -> dict[int, BlockFailure]:
+        """The failures of `do` over the blocks that have not failed yet; all of them when it can't say."""
+        indices = [i for i in range(len(job.transfer.keys)) if i not in job.dropped]
+        if not indices or job.is_given_up:
+            return {}
+        try:
+            failures = do(job, indices)
+        except Exception:
+            logger.exception("transfer %d (%s) failed", job.transfer.id, job.transfer.route.value)
+            failures = [BlockFailure(index, Cause.IO_ERROR, "internal error") for index in indices]
+        return {failure.index: failure for failure in failures}
+
+    def _move(self, job: _Job, indices: list[int]) -> list[BlockFailure]:
+        if job.transfer.route is Route.DEVICE_TO_HOST:
+            self._movers.land(job.transfer, indices, job.landing)
+            return []
+        return self._movers.move(job.transfer, indices, lambda: self._touching(job), job.mark)
 
     @contextmanager
     def _touching(self, job: _Job) -> Generator[bool]:

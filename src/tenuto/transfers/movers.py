@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 from tenuto.errors import Cause
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
-from tenuto.memory.pages import PageRun
 from tenuto.tiers.store import SlotIO, Store
+from tenuto.transfers.lanes import Device, Landing
+from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.plan import BlockFailure, Route, Transfer
-
-
-class Device(Protocol):
-    """The engine's paged memory."""
-
-    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
-        """Copy pages into host slots."""
-        ...
-
-    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
-        """Copy host slots into pages."""
-        ...
-
 
 Touching = Callable[[], AbstractContextManager[bool]]
 """Held while the device is written; false when the load was given up and must not write any more."""
@@ -50,27 +37,38 @@ class Movers:
         self._device = device
         self._store = store
         self._bounce = list(range(arena.n_slots - n_bounce, arena.n_slots))
-        self._table: dict[Route, Callable[[Transfer, list[int], Touching], list[BlockFailure]]] = {
-            Route.DEVICE_TO_HOST: self._device_to_host,
+        self._table: dict[Route, Callable[[Transfer, list[int], Touching, Mark], list[BlockFailure]]] = {
             Route.HOST_TO_DISK: self._host_to_disk,
             Route.DISK_TO_HOST: self._disk_to_host,
             Route.HOST_TO_DEVICE: self._host_to_device,
             Route.DISK_TO_DEVICE: self._disk_to_device,
         }
 
-    def move(self, transfer: Transfer, indices: list[int], touching: Touching) -> list[BlockFailure]:
-        """Move the blocks at `indices` of the transfer."""
-        return self._table[transfer.route](transfer, indices, touching)
+    def gather(self, transfer: Transfer, indices: list[int]) -> Landing:
+        """Queue the copies of a device → host transfer; on the engine's thread. `land` ends it, on any thread."""
+        return self._device.gather(
+            [transfer.pages[index] for index in indices], [transfer.targets[index] for index in indices]
+        )
 
-    def _device_to_host(self, transfer: Transfer, indices: list[int], _: Touching) -> list[BlockFailure]:
+    def land(self, transfer: Transfer, indices: list[int], landing: Landing) -> None:
+        """Wait for what `gather` queued, and write the headers."""
         for index in indices:
-            buffer = self._arena.slot(transfer.targets[index])
-            self.codec.write_header(buffer, transfer.blocks[index])
-        runs = [transfer.pages[index] for index in indices]
-        self._device.gather(runs, [transfer.targets[index] for index in indices])
-        return []
+            self.codec.write_header(self._arena.slot(transfer.targets[index]), transfer.blocks[index])
+        landing.wait()
 
-    def _host_to_disk(self, transfer: Transfer, indices: list[int], _: Touching) -> list[BlockFailure]:
+    def settle(self) -> None:
+        """What the engine queues from now on comes after the reading of all gathers so far."""
+        self._device.settle()
+
+    def mark(self) -> Mark:
+        """The moment that loads which are given now must come after; on the engine's thread."""
+        return self._device.mark()
+
+    def move(self, transfer: Transfer, indices: list[int], touching: Touching, after: Mark) -> list[BlockFailure]:
+        """Move the blocks at `indices` of any other transfer; into the device after the mark."""
+        return self._table[transfer.route](transfer, indices, touching, after)
+
+    def _host_to_disk(self, transfer: Transfer, indices: list[int], _: Touching, __: Mark) -> list[BlockFailure]:
         wrong = self._wrong_headers(transfer, transfer.sources, indices)
         good = [index for index in indices if index not in wrong]
         items = [SlotIO(transfer.targets[i], transfer.keys[i], self._arena.slot(transfer.sources[i])) for i in good]
@@ -80,25 +78,29 @@ class Movers:
             *(BlockFailure(good[f.index], f.cause, f.message) for f in failures),
         ]
 
-    def _disk_to_host(self, transfer: Transfer, indices: list[int], _: Touching) -> list[BlockFailure]:
+    def _disk_to_host(self, transfer: Transfer, indices: list[int], _: Touching, __: Mark) -> list[BlockFailure]:
         return self._read(transfer, indices, [transfer.targets[index] for index in indices])
 
-    def _host_to_device(self, transfer: Transfer, indices: list[int], touching: Touching) -> list[BlockFailure]:
+    def _host_to_device(
+        self, transfer: Transfer, indices: list[int], touching: Touching, after: Mark
+    ) -> list[BlockFailure]:
         wrong = self._wrong_headers(transfer, transfer.sources, indices)
         good = [index for index in indices if index not in wrong]
         return [
             *wrong.values(),
-            *self._scatter(transfer, good, [transfer.sources[index] for index in good], touching),
+            *self._scatter(transfer, good, [transfer.sources[index] for index in good], touching, after),
         ]
 
-    def _disk_to_device(self, transfer: Transfer, indices: list[int], touching: Touching) -> list[BlockFailure]:
+    def _disk_to_device(
+        self, transfer: Transfer, indices: list[int], touching: Touching, after: Mark
+    ) -> list[BlockFailure]:
         failures: list[BlockFailure] = []
         for at in range(0, len(indices), len(self._bounce)):
             part = indices[at : at + len(self._bounce)]
             bad = {f.index: f for f in self._read(transfer, part, self._bounce)}
             good = [(i, slot) for i, slot in zip(part, self._bounce, strict=False) if i not in bad]
             failures += bad.values()
-            failures += self._scatter(transfer, [i for i, _ in good], [s for _, s in good], touching)
+            failures += self._scatter(transfer, [i for i, _ in good], [s for _, s in good], touching, after)
         return failures
 
     def _read(self, transfer: Transfer, indices: list[int], slots: Sequence[int]) -> list[BlockFailure]:
@@ -110,12 +112,12 @@ class Movers:
         return [BlockFailure(indices[f.index], f.cause, f.message) for f in failures]
 
     def _scatter(
-        self, transfer: Transfer, indices: list[int], slots: list[int], touching: Touching
+        self, transfer: Transfer, indices: list[int], slots: list[int], touching: Touching, after: Mark
     ) -> list[BlockFailure]:
         with touching() as is_allowed:
             if not is_allowed:
                 return [BlockFailure(index, Cause.CANCELLED) for index in indices]
-            self._device.scatter([transfer.pages[index] for index in indices], slots)
+            self._device.scatter([transfer.pages[index] for index in indices], slots, after)
         return []
 
     def _wrong_headers(self, transfer: Transfer, slots: Sequence[int], indices: list[int]) -> dict[int, BlockFailure]:

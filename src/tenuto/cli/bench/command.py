@@ -8,16 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tenuto.cli.bench.engines.options import EngineOptions, add_engine_options, as_arguments, read_engine_options
+from tenuto.cli.bench.measured import Measured
+from tenuto.cli.bench.progress import Bar
+from tenuto.cli.bench.result import Result, describe_machine, describe_versions, today
+from tenuto.cli.bench.show import plain_text, show
 from tenuto.cli.folders import chosen_folder
 from tenuto.errors import ConfigError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tenuto.cli.bench.progress import Bar
-    from tenuto.cli.bench.result import Figures, Result
 
 EXIT_USAGE = 2
 
@@ -28,15 +26,7 @@ class Options:
 
     folder: Path
     is_quick: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Figures, and what else they depend on."""
-
-    figures: Figures
-    file_system: str = ""
-    versions: dict[str, str] = field(default_factory=dict[str, str])
+    engines: EngineOptions = field(default_factory=EngineOptions)
 
 
 def run_hash(options: Options, bar: Bar) -> Measured:
@@ -68,8 +58,7 @@ def run_disk(options: Options, bar: Bar) -> Measured:
 
 def run_scheduler(options: Options, bar: Bar) -> Measured:
     """The connector's time on vLLM's scheduler thread (needs vLLM for the CPU)."""
-    if find_spec("vllm") is None:
-        raise ConfigError("missing: vllm; run this in the environment that has it")
+    _need_vllm()
     from tenuto.cli.bench.scheduler import SchedulerSizes, measure_scheduler
 
     quick = SchedulerSizes(n_running=8, n_prompt=64, n_steps=8, n_long=256, n_rounds=2)
@@ -79,11 +68,51 @@ def run_scheduler(options: Options, bar: Bar) -> Measured:
     return Measured(figures, versions={"vllm": vllm.__version__})
 
 
+def run_device(options: Options, bar: Bar) -> Measured:
+    """Device to host and back, in every KV format, and what it costs beside it (needs a GPU)."""
+    import torch
+
+    from tenuto.cli.bench.device import DeviceSizes, measure_device
+
+    figures = measure_device(DeviceSizes(64 << 20, 2) if options.is_quick else DeviceSizes(), bar)
+    return Measured(figures, versions={"torch": torch.__version__}, gpu=torch.cuda.get_device_name())
+
+
+def run_ttft(options: Options, _: Bar) -> Measured:
+    """Time to first token in real engines: computed, and from each tier (needs vLLM)."""
+    _need_vllm()
+    from tenuto.cli.bench.ttft import choose_sizes, measure_ttft
+    from tenuto.cli.bench.workfolder import work_folder
+
+    sizes = choose_sizes(options.engines, is_quick=options.is_quick)
+    with work_folder(options.folder) as work:
+        return measure_ttft(work, options.engines, sizes, is_quick=options.is_quick)
+
+
+def run_serving(options: Options, _: Bar) -> Measured:
+    """Multi-turn traffic through real engines: latencies and throughput (needs vLLM)."""
+    _need_vllm()
+    from tenuto.cli.bench.serving import choose_sizes, measure_serving
+    from tenuto.cli.bench.workfolder import work_folder
+
+    sizes = choose_sizes(options.engines, is_quick=options.is_quick)
+    with work_folder(options.folder) as work:
+        return measure_serving(work, options.engines, sizes, is_quick=options.is_quick)
+
+
+def _need_vllm() -> None:
+    if find_spec("vllm") is None:
+        raise ConfigError("missing: vllm; run this in the environment that has it")
+
+
 BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "hash": run_hash,
     "pool": run_pool,
     "disk": run_disk,
     "scheduler": run_scheduler,
+    "device": run_device,
+    "ttft": run_ttft,
+    "serving": run_serving,
 }
 
 TARGETS: dict[str, dict[str, tuple[str, float]]] = {
@@ -91,6 +120,26 @@ TARGETS: dict[str, dict[str, tuple[str, float]]] = {
     "pool": {"match_8192_ms": ("≤", 2), "allocate_register_us": ("≤", 3), "bytes_per_block": ("≤", 400)},
     "disk": {"read_over_fio": ("≥", 0.85), "write_over_fio": ("≥", 0.85)},
     "scheduler": {"step_ms_median": ("≤", 0.3), "admit_32k_ms": ("≤", 6)},
+    "device": {
+        **{f"{way}_{name}": ("≥", 0.98) for name in ("32k", "packed") for way in ("d2h", "h2d")},
+        **{f"{way}_{name}": ("≥", 0.95) for name in ("4k", "hnd") for way in ("d2h", "h2d")},
+        "gemm_slowdown": ("≤", 1.05),
+        "copy_slowdown": ("≤", 1.05),
+        "submit_ms_per_gib": ("≤", 3),
+    },
+    "ttft": {
+        "host_hit_over_floor": ("≤", 1.10),
+        "host_hit_over_native": ("≤", 1.0),
+        "disk_hit_over_floor": ("≤", 1.15),
+        "disk_hit_over_native": ("≤", 0.8),
+        "disk_hit_over_recompute": ("≤", 1.02),
+        "cold_over_off": ("≤", 1.02),
+    },
+    "serving": {
+        "itl_median": ("≤", 1.02),
+        "itl_p99": ("≤", 1.05),
+        "throughput_over_native": ("≥", 1.0),
+    },
 }
 
 
@@ -106,8 +155,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("name", metavar="NAME", help=", ".join(BENCHES))
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also keep the object as DIR/NAME-HOST.json")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="disk: the folder to measure in (4 GB, given back)")
+    parser.add_argument(
+        "--dir", type=Path, metavar="DIR", help="where to measure (disk: 4 GB, ttft: 55 GB, given back)"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
+    add_engine_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -116,54 +168,32 @@ def run(args: argparse.Namespace) -> int:
     if args.name not in BENCHES:
         print(f"tenuto bench: no bench is named {args.name!r}; there are {', '.join(BENCHES)}", file=sys.stderr)
         return EXIT_USAGE
-    if find_spec("rich") is None:
-        raise ConfigError("missing: rich; `pip install rich` brings it")
-    from rich.console import Console
+    engines = read_engine_options(args)
+    console = errors = None
+    if find_spec("rich") is not None:
+        from rich.console import Console
 
-    from tenuto.cli.bench.progress import Bar
-    from tenuto.cli.bench.result import Result, describe_machine, describe_versions, today
-
-    with Bar(Console(stderr=True)) as bar:
-        measured = BENCHES[args.name](Options(chosen_folder(args.dir, "--dir", "bench"), args.quick), bar)
+        console, errors = Console(), Console(stderr=True)
+    with Bar(errors) as bar:
+        folder = chosen_folder(args.dir, "--dir", "bench")
+        measured = BENCHES[args.name](Options(folder, args.quick, engines), bar)
     result = Result(
         name=args.name,
-        machine=describe_machine(measured.file_system),
+        machine=describe_machine(measured.file_system, measured.gpu),
         versions=describe_versions() | measured.versions,
-        command=f"tenuto bench {args.name}" + (" --quick" if args.quick else ""),
+        command=f"tenuto bench {args.name}" + (" --quick" if args.quick else "") + as_arguments(engines),
         date=today(),
         figures=measured.figures,
+        details=measured.details,
     )
+    targets = TARGETS.get(result.name, {})
     if args.json:
         print(result.as_json())
+    elif console is not None:
+        show(result, targets, console)
     else:
-        show(result, Console())
+        print(plain_text(result, targets))
     if args.out is not None:
         path = result.save(args.out)
         print(f"kept as {path}", file=sys.stderr)
     return 0
-
-
-def show(result: Result, console: Console) -> None:
-    """The result, for people."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    machine = result.machine
-    where = f", {machine.file_system}" if machine.file_system else ""
-    console.print(
-        f"[bold]{result.name}[/] on {machine.cpu}, {machine.cores} cores, {machine.memory_gib} GiB{where}",
-        highlight=False,
-    )
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("figure", no_wrap=True)
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("target", justify="right", no_wrap=True)
-    targets = TARGETS.get(result.name, {})
-    for key, value in result.figures.items():
-        wanted = ""
-        if key in targets:
-            sign, bound = targets[key]
-            is_met = value >= bound if sign == "≥" else value <= bound
-            wanted = f"[{'green' if is_met else 'red'}]{sign} {bound:,}[/]"
-        table.add_row(key, f"{value:,}", wanted)
-    console.print(table)

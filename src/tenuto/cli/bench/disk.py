@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
@@ -15,6 +14,7 @@ from statistics import median
 from tenuto.cli.bench.fio import find_fio, run_fio
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Figures
+from tenuto.cli.bench.workfolder import work_folder
 from tenuto.config import Disk
 from tenuto.errors import ConfigError, TenutoError
 from tenuto.memory.arena import HostArena
@@ -116,12 +116,7 @@ def _uring(program: str, file: Path, n_bytes: int, n_rounds: int, bar: Bar) -> F
 @contextmanager
 def _work_folder(folder: Path, sizes: DiskSizes) -> Generator[Path]:
     """A folder of our own in `folder`, removed afterwards; refused when the files would not fit."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
-    except OSError as error:
-        raise ConfigError(f"--dir: can't write to {folder} ({error.strerror}); give another folder") from None
-    try:
+    with work_folder(folder) as work:
         free, needed = shutil.disk_usage(work).free, 4 * sizes.n_units * MIB
         if free < needed:
             raise ConfigError(
@@ -129,8 +124,6 @@ def _work_folder(folder: Path, sizes: DiskSizes) -> Generator[Path]:
                 "give a folder on another disk, or --quick"
             )
         yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 class _Ours:

@@ -10,11 +10,14 @@ import re
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tenuto import __version__
 from tenuto.errors import ConfigError
 
 Figures = dict[str, float]
+
+_NUMBERS = re.compile(r"\[\s*-?\d[-\d.e+,\s]*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,14 @@ class Machine:
     memory_gib: float
     file_system: str = ""
     """Of the folder that was written to; empty where none was."""
+    gpu: str = ""
+    """Name of the device that was used; empty where none was."""
 
     @property
     def slug(self) -> str:
-        """For file names: CPU model and cores."""
+        """For file names: the GPU without its maker, else CPU model and cores."""
+        if self.gpu:
+            return "-".join(re.findall(r"[a-z0-9]+", self.gpu.lower().removeprefix("nvidia ")))
         bare = re.sub(r"\((r|tm|c)\)|@.*|\bcpu\b", " ", self.cpu.lower())
         return "-".join([*re.findall(r"[a-z0-9]+", bare), f"{self.cores}c"])
 
@@ -44,10 +51,15 @@ class Result:
     command: str
     date: str
     figures: Figures = field(default_factory=Figures)
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What stands behind the figures: samples, rounds, method. Left out where there is nothing."""
 
     def as_json(self) -> str:
-        """One object, indented."""
-        return json.dumps(asdict(self), indent=2)
+        """One object, indented, with lists of numbers on one line."""
+        said = asdict(self)
+        if not self.details:
+            del said["details"]
+        return _NUMBERS.sub(lambda found: " ".join(found[0].split()), json.dumps(said, indent=2))
 
     def save(self, folder: Path) -> Path:
         """Keep it as NAME-HOST.json; the file. Raises `ConfigError` when that can't be written."""
@@ -60,8 +72,8 @@ class Result:
         return path
 
 
-def describe_machine(file_system: str = "") -> Machine:
-    """This machine."""
+def describe_machine(file_system: str = "", gpu: str = "") -> Machine:
+    """This machine, and the GPU of it that was used."""
     match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Machine(
@@ -69,6 +81,7 @@ def describe_machine(file_system: str = "") -> Machine:
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(memory / 2**30, 1),
         file_system=file_system,
+        gpu=gpu,
     )
 
 

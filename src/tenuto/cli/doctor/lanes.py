@@ -8,13 +8,13 @@ from tenuto.config import Disk
 from tenuto.transfers.plan import Route
 
 LANES = {
-    Route.DEVICE_TO_HOST: ("", "copied by the CPU at the end of a step"),
-    Route.HOST_TO_DEVICE: ("copy", "checked and copied by the CPU"),
+    Route.DEVICE_TO_HOST: ("stage", "queued at the end of a step; copied by the CPU, or through a GPU's staging ring"),
+    Route.HOST_TO_DEVICE: ("copy", "headers checked; copied by the CPU, or through a GPU's staging ring"),
     Route.HOST_TO_DISK: ("store", "sealed, written with {io}"),
     Route.DISK_TO_HOST: ("load", "read with {io}, verified"),
     Route.DISK_TO_DEVICE: ("direct", "when host memory is full: a bounce slot, {io}, verified"),
 }
-"""The lane, "" for the engine's own thread; and how its blocks are moved."""
+"""The lane, and how its blocks are moved."""
 
 
 def choose_lanes(rates: Rates | None) -> list[Finding]:
@@ -22,6 +22,6 @@ def choose_lanes(rates: Rates | None) -> list[Finding]:
     how = "unknown I/O" if rates is None else "direct I/O" if rates.is_direct else "buffered I/O"
     io = f"{how} of {Disk().io_threads} threads"
     return [
-        ok(route.value.replace("_", " "), (f"lane {lane}: " if lane else "engine's thread: ") + mover.format(io=io))
+        ok(route.value.replace("_", " "), f"lane {lane}: {mover.format(io=io)}")
         for route, (lane, mover) in LANES.items()
     ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from tenuto.cli.doctor.finding import Finding, ok, warn
 from tenuto.cli.wording import size_text
 from tenuto.config import Host, parse_size
+from tenuto.memory.numa import parse_cpulist
 
 Limits = tuple[int, int]
 """(soft, hard), as `resource.getrlimit` gives them."""
@@ -55,7 +56,7 @@ def check_memory(top: Path) -> Finding:
 def check_numa(top: Path, affinity: AbstractSet[int]) -> Finding:
     """Whether this process's cores lie in one NUMA node."""
     nodes = {
-        path.parent.name.removeprefix("node"): _numbers(_read(path))
+        path.parent.name.removeprefix("node"): parse_cpulist(_read(path))
         for path in sorted((top / "sys/devices/system/node").glob("node*/cpulist"))
     }
     mine = [name for name, cores in nodes.items() if cores & affinity]
@@ -112,9 +113,3 @@ def _read(path: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         return ""
-
-
-def _numbers(text: str) -> set[int]:
-    """From "0-2,5" to {0, 1, 2, 5}."""
-    spans = [part.partition("-") for part in text.strip().split(",") if part]
-    return {number for first, _, last in spans for number in range(int(first), int(last or first) + 1)}

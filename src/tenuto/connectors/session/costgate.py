@@ -40,7 +40,7 @@ class CostGate:
         self._steps: deque[tuple[float, int, int]] = deque()  # (planned at, tokens to learn from, pairs)
         self._ended_at = 0.0
         self._refit_at = 0.0
-        self._step_rates = StepRates(setup.step_tokens)
+        self._step_rates = StepRates(setup.max_step_tokens)
         self._compute: ComputeCost | None = None
         self._tiers: dict[str, _Tier] = {}
         self._waits: deque[float] = deque(maxlen=_N_WAITS)

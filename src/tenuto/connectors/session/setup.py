@@ -27,8 +27,8 @@ class Setup:
     """False under speculative decoding, where the last block's tokens may still change."""
     max_model_len: int = 0
     """Tokens of the longest prompt that the engine takes; 0: not known."""
-    step_tokens: int = 0
-    """Tokens that the engine computes in one step at most; 0: not known."""
+    max_step_tokens: int = 0
+    """Tokens that the engine computes in a step, at most; 0: not known."""
 
     @property
     def pages_per_block(self) -> int:

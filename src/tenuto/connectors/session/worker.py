@@ -12,12 +12,14 @@ from pathlib import Path
 import torch
 
 from tenuto.config import Disk, in_mib, parse_size
+from tenuto.connectors.session.devices import make_arena, make_device
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
-from tenuto.memory.paged import ArenaView, PagedKV
+from tenuto.memory.formats import KvFormat
+from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
 from tenuto.settings import expand_user
 from tenuto.tiers.disk import DiskSettings, DiskStore
@@ -62,6 +64,7 @@ class Worker:
         self.rank = rank
         self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
         self._n_host_slots = setup.n_host_slots
+        self._arena: HostArena | None = None
         self._store: DiskStore | None = None
         self._poller = _PeerPoller(None, 0)
         self._engine: TransferEngine | None = None
@@ -74,13 +77,16 @@ class Worker:
         self._has_saved = False  # `before_forward` was called in this step
         self._owed: tuple[Transfer, ...] = ()  # to be started after the forward
 
-    def register(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Take the engine's KV tensors, in layer order; make the host arena, and open the disk tier."""
+    def register(self, tensors: Sequence[torch.Tensor], kv_format: KvFormat | None = None) -> None:
+        """Take the engine's KV tensors, in layer order; make the host arena, and open the disk tier.
+
+        Their format is told from their shapes where it is not declared.
+        """
         layout = self.setup.layout
-        paged = PagedKV(tensors, layout, self.setup.page_tokens)
+        paged = PagedKV(tensors, layout, self.setup.page_tokens, kv_format)
         n_bounce = N_BOUNCE if self.setup.has_disk else 0
-        arena = HostArena(self._n_host_slots + n_bounce, layout.extent_bytes)
-        device = _Device(paged, ArenaView(arena, layout, tensors[0].dtype))
+        arena = self._arena = make_arena(paged, self._n_host_slots + n_bounce)
+        device = make_device(self.setup, paged, arena)
         if self.setup.has_disk:
             self._store = open_disk(self.setup, self.rank, self._codec)
             self._poller = _PeerPoller(self._store, self.setup.config.tiers.disk.poll_s)
@@ -108,10 +114,12 @@ class Worker:
         )  # fmt: skip
 
     def before_forward(self, plan: StepPlan) -> None:
-        """Save what this step may overwrite: the copies out of the engine's memory end before this returns."""
+        """Save what this step may overwrite: nothing that the engine queues afterwards overtakes these copies."""
         self._has_saved = True
+        engine = self._running_engine()
         if plan.before_forward:
-            self._running_engine().submit(plan.before_forward)
+            engine.submit(plan.before_forward)
+        engine.settle()
 
     def begin_step(self, plan: StepPlan) -> None:
         """Start what does not depend on this step's computing."""
@@ -121,6 +129,7 @@ class Worker:
         self._owed = plan.after_forward
         if not self._has_saved:
             self._never_came(plan.before_forward)
+            engine.settle()
         self._has_saved = False
         for reset in plan.resets:
             self._reset(reset)
@@ -132,7 +141,7 @@ class Worker:
             engine.submit(plan.now)
 
     def end_forward(self, plan: StepPlan) -> None:
-        """Start what reads this step's results; the copies out of the engine's memory end before this returns."""
+        """Start what reads this step's results. The engine may go on: what it queues next waits in `before_forward`."""
         self._owed = ()
         if plan.after_forward:
             self._running_engine().submit(plan.after_forward)
@@ -177,8 +186,11 @@ class Worker:
                 "tenuto: %d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
                 engine.n_pending(), timeout_s,
             )  # fmt: skip
-        elif self._store is not None:
+            return  # they may still be copying
+        if self._store is not None:
             self._store.close()
+        if self._arena is not None:
+            self._arena.close()
 
     def _running_engine(self) -> TransferEngine:
         if self._engine is None:
@@ -199,20 +211,6 @@ class Worker:
             self._movers.codec = self._codec
         if self._store is not None:
             self._store.reset(reset.namespace, reset.epoch)
-
-
-class _Device:
-    """PagedKV and arena as a `Device`."""
-
-    def __init__(self, paged: PagedKV, arena: ArenaView) -> None:
-        self._paged = paged
-        self._arena = arena
-
-    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
-        self._paged.gather(runs, self._arena, slots)
-
-    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int]) -> None:
-        self._paged.scatter(runs, self._arena, slots)
 
 
 class _PeerPoller:

@@ -19,7 +19,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from tenuto.connectors.session import Handshake, Leader, MetricsEndpoint, StepPlan, Worker, WorkerReport
 from tenuto.connectors.vllm import versions
 from tenuto.connectors.vllm.stats import StatsFeed, TenutoPromMetrics, TenutoStats
-from tenuto.connectors.vllm.translate import Adapters, VllmRequest, make_setup, order_layers, progress_of
+from tenuto.connectors.vllm.translate import (
+    Adapters,
+    VllmRequest,
+    declared_format,
+    make_setup,
+    order_layers,
+    progress_of,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -110,7 +117,8 @@ class TenutoConnector(KVConnectorBase_V1):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Take the KV tensors."""
-        self.worker.register(order_layers(kv_caches, self._layer_names))
+        tensors = order_layers(kv_caches, self._layer_names)
+        self.worker.register(tensors, declared_format(tensors))
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """What was found on disk."""

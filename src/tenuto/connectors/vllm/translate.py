@@ -18,8 +18,8 @@ from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress
 from tenuto.connectors.vllm import versions
 from tenuto.errors import ConfigError, UnsupportedModelError
+from tenuto.memory.formats import DTYPES, PACKED_HND, KvFormat
 from tenuto.memory.layout import ExtentLayout, choose_block_tokens
-from tenuto.memory.paged import DTYPES
 from tenuto.settings import load_settings
 from tenuto.tokens import ExtraKeys, MediaSpan, Namespace
 
@@ -41,10 +41,11 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
     if transfer.kv_role != "kv_both":
         raise ConfigError(f'kv_role: tenuto stores and loads, not {transfer.kv_role} alone; give "kv_both"')
     _refuse_unsupported(vllm_config)
-    spec = _only_spec(kv_cache_config)
-    n_layers = len(kv_cache_config.kv_cache_groups[0].layer_names)
-    n_heads, head_dim = spec.num_kv_heads, spec.head_size
     parallel = vllm_config.parallel_config
+    spec = _only_spec(kv_cache_config, parallel.tensor_parallel_size)
+    n_layers = len(kv_cache_config.kv_cache_groups[0].layer_names)
+    n_heads = spec.num_kv_heads
+    k_dim, v_dim = versions.row_sizes(spec)
     heads = _head_range(
         vllm_config.model_config.get_total_num_kv_heads(), parallel.tensor_parallel_size,
         parallel.rank % parallel.tensor_parallel_size, n_heads,
@@ -52,9 +53,9 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
     dtype = DTYPES.get(spec.dtype)
     if dtype is None:
         raise UnsupportedModelError(f"kv_cache_dtype: {spec.dtype} is not supported; use auto, float16 or bfloat16")
-    token_bytes = n_heads * 2 * head_dim * dtype.itemsize
+    token_bytes = n_heads * (k_dim + v_dim) * dtype.itemsize
     block_tokens = choose_block_tokens(config.layout.block_tokens, spec.block_size, token_bytes)
-    layout = ExtentLayout(block_tokens, (0, n_layers), heads, head_dim, head_dim, dtype)
+    layout = ExtentLayout(block_tokens, (0, n_layers), heads, k_dim, v_dim, dtype)
     return Setup(
         config=config,
         namespace=_namespace(vllm_config, layout, config.model.weights),
@@ -64,13 +65,18 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
         world_size=parallel.world_size,
         keeps_trailing_block=vllm_config.speculative_config is None,
         max_model_len=vllm_config.model_config.max_model_len,
-        step_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
+        max_step_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
     )
 
 
 def order_layers(kv_caches: dict[str, torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
     """The tensors of these layers, by layer number."""
     return [kv_caches[name] for name in sorted(names, key=_layer_number)]
+
+
+def declared_format(tensors: Sequence[torch.Tensor]) -> KvFormat | None:
+    """What shapes alone may not tell: four axes are heads before tokens in vLLM, whatever their order in memory."""
+    return PACKED_HND if all(tensor.dim() == 4 for tensor in tensors) else None
 
 
 class Adapters:
@@ -162,7 +168,7 @@ def _refuse_unsupported(vllm_config: VllmConfig) -> None:
         )
 
 
-def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
+def _only_spec(kv_cache_config: KVCacheConfig, tensor_parallel_size: int = 1) -> FullAttentionSpec:
     groups = kv_cache_config.kv_cache_groups
     if not groups:
         raise UnsupportedModelError("this model has no KV cache to keep; start vLLM without tenuto")
@@ -172,14 +178,21 @@ def _only_spec(kv_cache_config: KVCacheConfig) -> FullAttentionSpec:
             "--disable-hybrid-kv-cache-manager, or without tenuto"
         )
     spec = groups[0].kv_cache_spec
-    is_plain = not isinstance(spec, MLAAttentionSpec)
-    if isinstance(spec, FullAttentionSpec) and is_plain:
-        k_dim, v_dim = versions.head_sizes(spec)
+    if isinstance(spec, MLAAttentionSpec):
+        if tensor_parallel_size > 1:  # every rank holds the same latents; one writer for all is not there yet
+            raise UnsupportedModelError(
+                f"tensor_parallel_size: {tensor_parallel_size} is not supported by tenuto yet for models with one "
+                "latent (MLA); use 1, or start without tenuto"
+            )
+        if versions.is_plain_latent(spec):
+            return spec
+    elif isinstance(spec, FullAttentionSpec):
+        k_dim, v_dim = versions.row_sizes(spec)
         if k_dim == v_dim:
             return spec
     raise UnsupportedModelError(
         f"this model's KV cache ({type(spec).__name__}) is not supported by tenuto yet, only full attention with "
-        "equal K and V heads is; start vLLM without tenuto"
+        "equal K and V heads or one latent (MLA) is; start vLLM without tenuto"
     )
 
 

@@ -13,16 +13,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vllm.v1.kv_cache_interface import MLAAttentionSpec
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import AttentionSpec
     from vllm.v1.request import Request
 
 
-def head_sizes(spec: AttentionSpec) -> tuple[int, int]:
-    """Elements of a K and of a V head; a spec that names no V size has one size for both."""
+FP8_DS_MLA_BYTES = 656
+"""A token in vLLM's format of that name: 512 values of a byte, 16 of their scales, 128 of 64 rotated bfloat16."""
+
+
+def row_sizes(spec: AttentionSpec) -> tuple[int, int]:
+    """Elements of a K and of a V row; V has none in MLA. A spec that names no V size has one size for both."""
+    if isinstance(spec, MLAAttentionSpec):
+        return (FP8_DS_MLA_BYTES if spec.cache_dtype_str == "fp8_ds_mla" else spec.head_size), 0
     k_dim = spec.head_size
     return k_dim, getattr(spec, "head_size_v", None) or k_dim
+
+
+def is_plain_latent(spec: MLAAttentionSpec) -> bool:
+    """Whether each token has one row of its own, of a known size: not so in DeepSeek V4 and in indexers' caches."""
+    tokens_per_row = getattr(spec, "compress_ratio", getattr(spec, "tokens_per_state", 1))
+    role = getattr(getattr(spec, "cache_role", None), "name", "SPARSE")
+    return (
+        type(spec) is MLAAttentionSpec
+        and spec.num_kv_heads == tokens_per_row == 1
+        and spec.model_version is None
+        and role == "SPARSE"
+        and "INT4" not in spec.kv_quant_mode.name
+    )
 
 
 def measures_scales(vllm_config: VllmConfig) -> bool:

@@ -1,0 +1,171 @@
+"""Device ↔ host: every KV format through the real lane, against one pinned copy in the same rounds.
+
+Source of the method: rounds interleave the ceiling with what is measured, and medians are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from tenuto.cli.bench.interference import measure_interference
+from tenuto.cli.bench.kvshapes import CASES, Case, make_tensors
+from tenuto.cli.bench.progress import Bar
+from tenuto.cli.bench.result import Figures
+from tenuto.errors import ConfigError, InvariantError
+from tenuto.memory.driver import CudaDriver
+from tenuto.memory.layout import choose_block_tokens
+from tenuto.memory.paged import PagedKV
+from tenuto.memory.pages import PageRun
+from tenuto.memory.pinning import pinned_arena
+from tenuto.transfers.lanes.cuda import CudaDevice, RingSizes
+
+GIB = 1 << 30
+_RING = RingSizes(192 << 20, 192 << 20, 64 << 20, 16, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSizes:
+    """`kv_bytes` of engine memory move in every round."""
+
+    kv_bytes: int = GIB
+    n_rounds: int = 9
+    ring: RingSizes = _RING
+    n_products: int = 40
+    """Matrix products, or copies of memory, in one sample of interference."""
+
+
+class Bed:
+    """An engine's memory in one format, a pinned arena, and the device between them."""
+
+    def __init__(self, case: Case, sizes: DeviceSizes, driver: CudaDriver) -> None:
+        self.case = case
+        bare = case.layout(0)
+        token_bytes = bare.n_heads * (bare.k_dim + bare.v_dim) * bare.dtype.itemsize
+        self.layout = case.layout(choose_block_tokens(0, case.page_tokens, token_bytes))
+        payload_bytes = self.layout.extent_bytes - self.layout.header_bytes
+        self.n_blocks = max(1, sizes.kv_bytes // payload_bytes)
+        self.n_bytes = self.n_blocks * self.layout.n_layers * self.layout.n_heads * self.layout.run_bytes
+        per_block = self.layout.block_tokens // case.page_tokens
+        self.tensors = make_tensors(case, self.n_blocks * per_block + 1, torch.device("cuda"))
+        pages = list(range(1, self.n_blocks * per_block + 1))
+        random.Random(4).shuffle(pages)
+        self.runs = [PageRun(tuple(pages[at : at + per_block])) for at in range(0, len(pages), per_block)]
+        self.slots = random.Random(5).sample(range(self.n_blocks), self.n_blocks)
+        self.kv = PagedKV(self.tensors, self.layout, case.page_tokens, case.format)
+        self.arena = pinned_arena(self.n_blocks, self.layout.extent_bytes, driver)
+        self.device = CudaDevice(self.kv, self.arena, sizes.ring, driver)
+
+    def store(self) -> None:
+        """Device → host, all of it."""
+        self.device.gather(self.runs, self.slots).wait()
+
+    def load(self) -> None:
+        """Host → device, all of it."""
+        self.device.scatter(self.runs, self.slots, self.device.mark())
+
+    def check(self) -> None:
+        """What was stored and wiped comes back, bit for bit. Raises `InvariantError`."""
+        flat = [tensor.view(torch.uint8) for tensor in self.tensors]
+        before = [tensor.clone() for tensor in flat]
+        self.store()
+        for tensor in flat:
+            tensor[:, 1:].zero_() if self.case.page_axis == 1 else tensor[1:].zero_()
+        self.load()
+        if not all(torch.equal(one, other) for one, other in zip(before, flat, strict=True)):
+            raise InvariantError(f"{self.case.name}: what came back differs from what was stored")
+
+    def close(self) -> None:
+        """Give the memory back."""
+        torch.cuda.synchronize()
+        self.arena.close()
+
+
+def measure_device(sizes: DeviceSizes, bar: Bar) -> Figures:
+    """Rates, ratios to the ceiling, cost of submitting, interference. Raises `ConfigError` without a GPU."""
+    if not torch.cuda.is_available():
+        raise ConfigError("bench device: torch finds no CUDA device; run it on a machine with a GPU")
+    driver = CudaDriver()
+    figures: Figures = {}
+    for case in bar.over(CASES, "formats", len(CASES)):
+        bed = Bed(case, sizes, driver)
+        bed.check()
+        figures |= _rates(bed, sizes)
+        bed.close()
+        del bed
+        torch.cuda.empty_cache()
+    bed = Bed(next(case for case in CASES if case.name == "packed"), sizes, driver)
+    figures |= _submit_cost(bed)
+    figures |= measure_interference(bed.store, bed.load, sizes.n_products, sizes.n_rounds, bar)
+    bed.close()
+    return figures
+
+
+def sweep_rings(sizes: DeviceSizes, bar: Bar) -> Figures:
+    """GB/s of the packed format by programs and window, for choosing defaults."""
+    driver = CudaDriver()
+    figures: Figures = {}
+    rings = list(itertools.product((16, 32, 64), (4, 8, 16, 32, 64)))
+    bed = Bed(next(case for case in CASES if case.name == "packed"), sizes, driver)
+    for window, n in bar.over(rings, "rings", len(rings)):
+        ring = RingSizes(192 << 20, 192 << 20, window << 20, n, n)
+        bed.device = CudaDevice(bed.kv, bed.arena, ring, driver)
+        for name, move in (("d2h", bed.store), ("h2d", bed.load)):
+            move()
+            seconds = statistics.median(_timed(move) for _ in range(5))
+            figures[f"{name}_window_{window}_programs_{n}"] = round(bed.n_bytes / seconds / 1e9, 1)
+    bed.close()
+    return figures
+
+
+def _timed(move: Callable[[], None]) -> float:
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    move()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def _rates(bed: Bed, sizes: DeviceSizes) -> Figures:
+    """GB/s both ways and their ratio to one pinned copy of the same size."""
+    pinned = torch.empty(bed.n_bytes, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty(bed.n_bytes, dtype=torch.uint8, device="cuda")
+    ways: dict[str, Callable[[], None]] = {
+        "d2h_ceiling": lambda: _copy(pinned, there), "d2h": bed.store,
+        "h2d_ceiling": lambda: _copy(there, pinned), "h2d": bed.load,
+    }  # fmt: skip
+    for move in ways.values():
+        move()
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(sizes.n_rounds):
+        for name, move in ways.items():
+            seconds[name].append(_timed(move))
+    rate = {name: bed.n_bytes / statistics.median(values) / 1e9 for name, values in seconds.items()}
+    name = bed.case.name
+    return {
+        **{f"{way}_{name}": round(rate[way] / rate[f"{way}_ceiling"], 4) for way in ("d2h", "h2d")},
+        **{f"{way}_{name}_gb_s": round(rate[way], 2) for way in ("d2h", "h2d")},
+        **{f"{way}_{name}_ceiling_gb_s": round(rate[f"{way}_ceiling"], 2) for way in ("d2h", "h2d")},
+    }
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.copy_(source, non_blocking=True)
+
+
+def _submit_cost(bed: Bed) -> Figures:
+    """Milliseconds of the engine's thread per GiB: all that `gather` does before it returns."""
+    costs: list[float] = []
+    for _ in range(9):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        landing = bed.device.gather(bed.runs, bed.slots)
+        costs.append(time.perf_counter() - began)
+        landing.wait()
+    return {"submit_ms_per_gib": round(statistics.median(costs) * 1e3 / (bed.n_bytes / GIB), 3)}

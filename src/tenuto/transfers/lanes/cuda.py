@@ -1,0 +1,277 @@
+"""An engine on a GPU: staging rings, copy engines, and the order of streams."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from tenuto.errors import ConfigError
+from tenuto.memory.arena import HostArena
+from tenuto.memory.driver import CudaDriver
+from tenuto.memory.kernels import BlockMover
+from tenuto.memory.paged import PagedKV
+from tenuto.memory.pages import PageRun
+from tenuto.transfers.lanes.device import LANDED, Landing, Mark
+from tenuto.transfers.lanes.ring import Ring
+from tenuto.transfers.lanes.runs import Addresses, ContiguousRuns, contiguous_bytes
+
+BATCH_RUN_BYTES = 512 << 10
+"""From this size on, copies of single runs reach the wire's rate without a ring."""
+_LOW = 0  # torch's lowest stream priority
+_FASTEST_BYTES_S = 70e9
+_PAUSE_S, _PAUSE_SHARE = 5e-5, 0.005  # between two looks; of the time so far
+
+
+@dataclass(frozen=True, slots=True)
+class RingSizes:
+    """Bytes of the rings and of their windows, and how many programs their kernels run on."""
+
+    load_bytes: int
+    store_bytes: int
+    window_bytes: int
+    load_programs: int
+    store_programs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """Copies on their way to host memory."""
+
+    ended: torch.cuda.Event
+    n_bytes: int
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the bytes are there already."""
+        return self.ended.query()
+
+    def wait(self) -> None:
+        """Until they are."""
+        _poll(self.ended, self.n_bytes)
+
+
+class CudaDevice:
+    """Engine pages on a GPU, host slots in pinned memory.
+
+    Order is made by events alone: a gather comes after what the engine has queued, what the engine queues after
+    `settle` comes after the reading of every gather, a scatter comes after its mark, and a ring's window is used again
+    when its kernel and its copy have ended. Raises `ConfigError` when the rings don't fit into the GPU's free memory.
+    """
+
+    def __init__(self, kv: PagedKV, arena: HostArena, sizes: RingSizes, driver: CudaDriver) -> None:
+        self._device = kv.device
+        self._read = torch.cuda.Event()  # the reading of all gathers so far
+        self._is_settled = True
+        payload_bytes = self._payload_bytes = kv.layout.extent_bytes - kv.layout.header_bytes
+        host = [arena.address(slot) + kv.layout.header_bytes for slot in range(arena.n_slots)]
+        if contiguous_bytes(kv) >= BATCH_RUN_BYTES:
+            way: _Way = _Batch(kv, host, driver)
+        else:
+            _check_free(sizes, payload_bytes, kv.device)
+            way = _Staged(kv, host, payload_bytes, sizes, driver)
+        self._way: _Way = way
+
+    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> Landing:
+        """Queue copies of pages into host slots, behind what the engine has queued."""
+        if not runs:
+            return LANDED
+        computed = torch.cuda.Event()
+        computed.record(torch.cuda.current_stream(self._device))
+        ended = torch.cuda.Event()
+        self._is_settled = False
+        try:
+            self._way.gather(runs, slots, computed, self._read, ended)
+        except BaseException:  # what was queued must not write host slots that others get now
+            ended.synchronize()
+            raise
+        return _Flight(ended, len(runs) * self._payload_bytes)
+
+    def settle(self) -> None:
+        """What the engine queues from now on comes after the reading of all gathers so far."""
+        if not self._is_settled:
+            torch.cuda.current_stream(self._device).wait_event(self._read)
+            self._is_settled = True
+
+    def mark(self) -> Mark:
+        """All that the engine and our gathers have queued so far."""
+        self.settle()
+        queued = torch.cuda.Event()
+        queued.record(torch.cuda.current_stream(self._device))
+        return queued
+
+    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark) -> None:
+        """Copy host slots into pages after the mark; they hold the bytes when this returns."""
+        if runs:
+            ended = torch.cuda.Event()
+            try:
+                self._way.scatter(runs, slots, after, ended)
+            finally:  # after an error, too: what was queued must not touch the pages later
+                _poll(ended, len(runs) * self._payload_bytes)
+
+
+class _Way(Protocol):
+    """How copies are queued. `ended` is recorded behind them in any case."""
+
+    def gather(
+        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event,
+        read: torch.cuda.Event, ended: torch.cuda.Event,
+    ) -> None: ...  # fmt: skip
+
+    def scatter(
+        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event, ended: torch.cuda.Event
+    ) -> None: ...
+
+
+class _Staged:
+    """Through rings: a kernel puts pages into the order of extents, or back, and one copy a block crosses the wire."""
+
+    def __init__(self, kv: PagedKV, host: list[int], payload_bytes: int, sizes: RingSizes, driver: CudaDriver) -> None:
+        self._mover = BlockMover(kv)
+        self._mover.warm_up()
+        self._host = host
+        self._payload_bytes = payload_bytes
+        self._driver = driver
+        self._sizes = sizes
+        self._kv = kv
+        self._out = Ring(sizes.store_bytes, sizes.window_bytes, payload_bytes, kv.device)
+        self._in = Ring(sizes.load_bytes, sizes.window_bytes, payload_bytes, kv.device)
+        self._gathering, self._scattering, self._copying_out, self._copying_in = (
+            torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(4)
+        )
+        self._loading = threading.Lock()  # loads come from two lanes
+
+    def gather(
+        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event,
+        read: torch.cuda.Event, ended: torch.cuda.Event,
+    ) -> None:  # fmt: skip
+        with torch.cuda.stream(self._gathering):
+            try:
+                pages, _ = self._tables(runs)
+                self._gathering.wait_event(after)
+                for at, stop in _parts(len(slots), self._out.blocks_per_window):
+                    part = slots[at:stop]
+                    window = self._out.take()
+                    self._gathering.wait_event(window.emptied)
+                    self._mover.gather(pages[at:stop], window.buffer[: len(part)], self._sizes.store_programs)
+                    window.filled.record(self._gathering)
+                    self._copying_out.wait_event(window.filled)
+                    self._copy(self._addresses(part), window.addresses(len(part)), self._copying_out)
+                    window.emptied.record(self._copying_out)
+            finally:
+                read.record(self._gathering)
+                ended.record(self._copying_out)
+
+    def scatter(
+        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event, ended: torch.cuda.Event
+    ) -> None:
+        with self._loading, torch.cuda.stream(self._scattering):
+            try:
+                pages, first = self._tables(runs)
+                self._scattering.wait_event(after)
+                for at, stop in _parts(len(slots), self._in.blocks_per_window):
+                    part = slots[at:stop]
+                    window = self._in.take()
+                    self._copying_in.wait_event(window.emptied)
+                    self._copy(window.addresses(len(part)), self._addresses(part), self._copying_in)
+                    window.filled.record(self._copying_in)
+                    self._scattering.wait_event(window.filled)
+                    self._mover.scatter(
+                        pages[at:stop], first[at:stop], window.buffer[: len(part)], self._sizes.load_programs
+                    )
+                    window.emptied.record(self._scattering)
+            finally:
+                ended.record(self._scattering)
+
+    def _tables(self, runs: Sequence[PageRun]) -> tuple[torch.Tensor, torch.Tensor]:
+        """(pages, first) of the blocks on the device; torch keeps the pinned memory until it was copied."""
+        n, width = len(runs), self._kv.pages_per_block
+        pinned = torch.empty(n * (width + 1), dtype=torch.int32, pin_memory=True)
+        table = pinned.numpy()
+        table[n:].reshape(n, width)[:], table[:n] = self._kv.page_table(runs)
+        there = pinned.to(self._kv.device, non_blocking=True)
+        return there[n:].view(n, width), there[:n]
+
+    def _addresses(self, slots: Sequence[int]) -> list[int]:
+        return [self._host[slot] for slot in slots]
+
+    def _copy(self, targets: list[int], sources: list[int], stream: torch.cuda.Stream) -> None:
+        self._driver.copy(targets, sources, [self._payload_bytes] * len(targets), stream.cuda_stream)
+
+
+class _Batch:
+    """Straight: the pieces are large, and one call of the driver queues all of them."""
+
+    def __init__(self, kv: PagedKV, host: list[int], driver: CudaDriver) -> None:
+        self._runs = ContiguousRuns(kv)
+        self._host = host
+        self._driver = driver
+        self._device = kv.device
+        self._out, self._in = (torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(2))
+
+    def gather(
+        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event,
+        read: torch.cuda.Event, ended: torch.cuda.Event,
+    ) -> None:  # fmt: skip
+        try:
+            engine, host = self._runs.pairs(runs, [self._host[slot] for slot in slots])
+            self._out.wait_event(after)
+            self._copy(host, engine, self._out)
+        finally:
+            read.record(self._out)
+            ended.record(self._out)
+
+    def scatter(
+        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event, ended: torch.cuda.Event
+    ) -> None:
+        try:
+            engine, host = self._runs.pairs(runs, [self._host[slot] for slot in slots])
+            self._in.wait_event(after)
+            self._copy(engine, host, self._in)
+        finally:
+            ended.record(self._in)
+
+    def _copy(self, targets: Addresses, sources: Addresses, stream: torch.cuda.Stream) -> None:
+        if len(targets):
+            sizes = np.full(len(targets), self._runs.run_bytes, dtype=np.uint64)
+            self._driver.copy(targets, sources, sizes, stream.cuda_stream)
+
+
+def _parts(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of at most `most` blocks; the first and the last are short, since nothing runs beside them."""
+    short = max(1, most // 4)
+    at = min(short, n_blocks)
+    yield 0, at
+    while at < n_blocks:
+        left = n_blocks - at
+        step = min(most, left - short if left > short else left)
+        yield at, at + step
+        at += step
+
+
+def _poll(ended: torch.cuda.Event, n_bytes: int) -> None:
+    """Wait for an event; what the fastest wire needs is slept through. A blocking wait wakes up a millisecond late."""
+    began = time.monotonic()
+    pause = n_bytes / _FASTEST_BYTES_S
+    while not ended.query():
+        time.sleep(max(pause, _PAUSE_S))
+        pause = (time.monotonic() - began) * _PAUSE_SHARE
+
+
+def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> None:
+    needs = {
+        "tiers.device.load_ring": Ring.bytes_needed(sizes.load_bytes, sizes.window_bytes, payload_bytes),
+        "tiers.device.store_ring": Ring.bytes_needed(sizes.store_bytes, sizes.window_bytes, payload_bytes),
+    }
+    free, _ = torch.cuda.mem_get_info(device)
+    if sum(needs.values()) > free:
+        largest = max(needs, key=lambda setting: needs[setting])
+        raise ConfigError(
+            f"{largest}: the staging rings take {sum(needs.values()) >> 20} MiB of GPU memory and {free >> 20} MiB are "
+            "free; give less, or lower vLLM's gpu_memory_utilization"
+        )

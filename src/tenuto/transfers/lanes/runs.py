@@ -1,0 +1,65 @@
+"""Where engine pages and extents are contiguous in the same order, so that one copy moves many rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tenuto.memory.paged import PagedKV
+from tenuto.memory.pages import PageRun
+
+Addresses = npt.NDArray[np.int64]
+
+
+def contiguous_bytes(kv: PagedKV) -> int:
+    """The largest piece of a page that lies in one run, in one order, both in the engine and in a payload."""
+    layout = kv.layout
+    plane_bytes = layout.block_tokens * kv.row_bytes
+    steps = {after - before for before, after in itertools.pairwise(kv.bases)}
+    layer_step = steps.pop() if len(steps) == 1 else 0
+    # (how many, distance in the engine, distance in the payload), from the row outwards
+    axes = [(kv.kernel_page_tokens, kv.token_stride, kv.row_bytes)]
+    if kv.pages_per_block == 1:
+        axes += [
+            (kv.n_planes, kv.plane_stride, plane_bytes),
+            (layout.n_heads, kv.head_stride, kv.n_planes * plane_bytes),
+            (layout.n_layers, layer_step, layout.segment_bytes),
+        ]
+    size = kv.row_bytes
+    for count, in_engine, in_payload in axes:
+        if count > 1 and not in_engine == in_payload == size:
+            break
+        size *= count
+    return size
+
+
+class ContiguousRuns:
+    """The pieces of `contiguous_bytes` that a page consists of."""
+
+    def __init__(self, kv: PagedKV) -> None:
+        layout = kv.layout
+        self._kv = kv
+        self.run_bytes = contiguous_bytes(kv)
+        n_tokens = kv.kernel_page_tokens
+        rows = itertools.product(range(layout.n_layers), range(layout.n_heads), range(kv.n_planes), range(n_tokens))
+        plane_bytes = layout.block_tokens * kv.row_bytes
+        pieces = [
+            (
+                kv.addresses[layer][plane] + head * kv.head_stride + token * kv.token_stride,
+                layer * layout.segment_bytes + (head * kv.n_planes + plane) * plane_bytes + token * kv.row_bytes,
+            )
+            for layer, head, plane, token in itertools.islice(rows, 0, None, self.run_bytes // kv.row_bytes)
+        ]
+        self._in_page_0, self._in_payload = np.asarray(pieces, dtype=np.int64).T
+
+    def pairs(self, runs: Sequence[PageRun], payloads: Sequence[int]) -> tuple[Addresses, Addresses]:
+        """(engine addresses, host addresses) of all pieces of these blocks, whose payloads lie at `payloads`."""
+        pages, first = self._kv.page_table(runs)
+        at = np.arange(pages.shape[1])
+        block, page = np.nonzero(at >= first[:, None])
+        host = np.asarray(payloads, np.int64)[block] + page * (self._kv.kernel_page_tokens * self._kv.row_bytes)
+        engine = pages[block, page].astype(np.int64) * self._kv.page_stride
+        return (engine[:, None] + self._in_page_0).ravel(), (host[:, None] + self._in_payload).ravel()
