@@ -11,7 +11,7 @@ from tenuto.metrics import SECONDS_BUCKETS, TABLE, Kind, Recorder, parse_series,
 
 pytestmark = pytest.mark.unit
 
-UNITS = ("bytes", "seconds", "tokens", "blocks", "loads", "transfers", "requests")
+UNITS = ("bytes", "seconds", "tokens", "blocks", "loads", "transfers", "requests", "second")
 
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
@@ -19,7 +19,7 @@ def test_names_follow_prometheus_rules(metric):
     stem = metric.name.removesuffix("_total")
     assert metric.name.startswith("tenuto_")
     assert (stem != metric.name) == (metric.kind is Kind.COUNTER)
-    assert stem.rpartition("_")[2] in UNITS  # in base units, in the plural
+    assert stem.rpartition("_")[2] in UNITS  # in base units, in the plural, or per second
     assert (metric.kind is Kind.HISTOGRAM) == stem.endswith("_seconds")
     assert metric.key.count("{}") == len(metric.labels)
     assert metric.help

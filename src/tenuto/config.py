@@ -104,6 +104,8 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a tier that keeps failing is left alone before it is tried again."""
     cache_generated: bool = True
     """Keep the blocks of generated tokens too, not only those of prompts."""
+    cost_gate: bool = True
+    """Load only as much of a hit as brings the first token sooner, by measured rates; false: all of it, always."""
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     """Port for Prometheus; the ranks of data parallelism take it and the next ones. 0: none."""
 

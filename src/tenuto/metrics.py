@@ -50,6 +50,10 @@ FOUND_TOKENS = Metric(
     "tenuto_found_tokens_total", _COUNTER, "Of those, tokens that were found in a tier and whose load began",
     "tokens.found.{}", _TIER,
 )  # fmt: skip
+GATED_TOKENS = Metric(
+    "tenuto_gated_tokens_total", _COUNTER, "Tokens that were found in a tier and computed, since that was sooner",
+    "tokens.gated.{}", _TIER,
+)  # fmt: skip
 LOADED_TOKENS = Metric(
     "tenuto_loaded_tokens_total", _COUNTER, "Tokens whose load has ended well: they are not computed",
     "tokens.loaded.{}", _TIER,
@@ -67,6 +71,14 @@ LOAD_SECONDS = Metric(
 LOOKUP_SECONDS = Metric(
     "tenuto_lookup_seconds", _HISTOGRAM, "One search for a prompt's blocks in all tiers", "lookup_seconds"
 )
+PREFILL_RATE = Metric(
+    "tenuto_prefill_tokens_per_second", _GAUGE, "What the engine is seen to compute, in a full step of a new prompt",
+    "rate.prefill",
+)  # fmt: skip
+LOAD_RATE = Metric(
+    "tenuto_load_bytes_per_second", _GAUGE, "What a long load is seen to bring, on all ranks together",
+    "rate.load.{}", _TIER,
+)  # fmt: skip
 
 TRANSFERRED_BLOCKS = Metric("tenuto_transferred_blocks_total", _COUNTER, "Blocks moved whole", "moved.{}", _ROUTE)
 TRANSFERRED_BYTES = Metric(
@@ -109,7 +121,8 @@ EVICTED_BLOCKS = Metric(
 )
 
 TABLE = (
-    ASKED_TOKENS, ENGINE_TOKENS, FOUND_TOKENS, LOADED_TOKENS, FAILED_TOKENS, LOADS, LOAD_SECONDS, LOOKUP_SECONDS,
+    ASKED_TOKENS, ENGINE_TOKENS, FOUND_TOKENS, GATED_TOKENS, LOADED_TOKENS, FAILED_TOKENS, LOADS, LOAD_SECONDS,
+    LOOKUP_SECONDS, PREFILL_RATE, LOAD_RATE,
     TRANSFERRED_BLOCKS, TRANSFERRED_BYTES, TRANSFER_SECONDS, FAILED_BLOCKS, CORRUPT_BLOCKS, SKIPPED_BLOCKS,
     IN_FLIGHT, BACKLOG_BLOCKS, PEER_BLOCKS, REQUESTS,
     TIER_BLOCKS, TIER_LEASED_BLOCKS, TIER_CAPACITY_BLOCKS, TIER_BYTES, TIER_CAPACITY_BYTES, EVICTED_BLOCKS,

@@ -25,6 +25,7 @@ def make_scheduler(model, n_pages):
         "kv_connector": "TenutoConnector", "kv_connector_module_path": "tenuto.connectors.vllm", "kv_role": "kv_both",
         "kv_connector_extra_config": {
             "layout": {"block_tokens": BLOCK_TOKENS}, "tiers": {"host": {"capacity": "16 MiB"}},
+            "runtime": {"cost_gate": False},
         },
     }  # fmt: skip
     config = EngineArgs(

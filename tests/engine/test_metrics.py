@@ -154,7 +154,8 @@ def test_a_taken_port_does_not_keep_the_engine_from_serving(start, our_log):
 def test_a_child_of_vllms_multiconnector_is_counted_too(start, tmp_path):
     child = {
         "kv_connector": "TenutoConnector", "kv_connector_module_path": "tenuto.connectors.vllm",
-        "kv_role": "kv_both", "kv_connector_extra_config": {"layout": {"block_tokens": 64}},
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"layout": {"block_tokens": 64}, "runtime": {"cost_gate": False}},
     }  # fmt: skip
     multi = {
         "kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",

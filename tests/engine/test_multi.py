@@ -25,7 +25,7 @@ class Together:
             "kv_connector": "TenutoConnector", "kv_role": "kv_both",
             "kv_connector_module_path": "tenuto.connectors.vllm",
             "kv_connector_extra_config": {
-                "layout": {"block_tokens": BLOCK_TOKENS},
+                "layout": {"block_tokens": BLOCK_TOKENS}, "runtime": {"cost_gate": False},
                 "tiers": {
                     "host": {"capacity": "16 MiB"},
                     "disk": {"path": str(self._tmp_path / "root"), "capacity": "64 MiB"},

@@ -136,6 +136,7 @@ def test_a_server_hits_stops_without_loss_and_its_shown_line_starts_it_again(mod
         "--disk", str(tmp_path / "it's kept"), "--disk-capacity", "256 MiB", "--model.weights", "tiny-0",
         "--layout.block_tokens", str(BLOCK_TOKENS),
         "--runtime.write_window", "1",  # one block at a time
+        "--runtime.cost_gate", "false",  # this model computes sooner than anything loads
         "--", "--port", str(port), *VLLM_OPTIONS,
     ]  # fmt: skip
     first, second = words(1), words(2)

@@ -38,6 +38,7 @@ def vllm_options(root: Path, tenuto: dict[str, Any] | None = None) -> dict[str, 
         {
             "layout": {"block_tokens": BLOCK_TOKENS},
             "tiers": {"host": {"capacity": "64 MiB"}, "disk": {"path": str(root), "capacity": "256 MiB"}},
+            "runtime": {"cost_gate": False},  # this model computes sooner than anything loads
         },
         tenuto or {},
     )

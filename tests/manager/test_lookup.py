@@ -181,3 +181,29 @@ def test_restored_blocks_are_hits_of_the_disk(make_rig):
     assert spans_of(hit) == [(DISK, "", 3)]
     assert hit.spans[0].slots == (4, 5, 6)
     hit.release()
+
+
+def test_a_hit_may_be_cut_inside_a_span_and_what_is_cut_off_is_given_back(make_rig):
+    rig, chain = make_rig(n_disk=8), make_chain(6)
+    rig.keep(chain)
+    rig.manager.host.invalidate(chain.hashes[2:])
+    hit = rig.hit(chain)
+    assert spans_of(hit) == [(HOST, "", 2), (DISK, "", 4)]
+    assert hit.trim(3) == [("disk", 3)]
+    assert spans_of(hit) == [(HOST, "", 2), (DISK, "", 1)]
+    assert [key for span in hit.spans for key in span.keys] == [chain.key(i) for i in range(3)]
+    assert all(len(span.slots) == len(span.lease) == len(span.keys) for span in hit.spans)
+    assert rig.manager.disk.statistics().leased == 1
+    assert hit.trim(2) == [("disk", 1)]
+    assert rig.manager.disk.statistics().leased == 0
+    hit.release()
+    rig.manager.check()
+
+
+def test_a_hit_at_another_engine_may_be_cut_too(make_rig):
+    rig, chain = make_rig(n_disk=4), make_chain(3)
+    rig.manager.peers.add("other", [(i, chain.key(i)) for i in range(3)])
+    hit = rig.hit(chain)
+    assert hit.trim(1) == [("peer", 2)]
+    assert spans_of(hit) == [(DISK, "other", 1)]
+    hit.release()

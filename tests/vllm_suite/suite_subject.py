@@ -172,7 +172,9 @@ def _nothing_moved(transfer: Transfer) -> TransferResult:
 def _settings(page_tokens: int) -> dict[str, Any]:
     """Blocks as small as the engine's, so that short prompts fill some; a little memory and disk."""
     disk = {"path": _folder(), "capacity": "64 MiB"}
-    return {"layout": {"block_tokens": page_tokens}, "tiers": {"host": {"capacity": "4 MiB"}, "disk": disk}}
+    runtime = {"cost_gate": False}
+    tiers = {"host": {"capacity": "4 MiB"}, "disk": disk}
+    return {"layout": {"block_tokens": page_tokens}, "tiers": tiers, "runtime": runtime}
 
 
 def _folder() -> str:

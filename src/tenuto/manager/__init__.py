@@ -6,22 +6,31 @@ Never: touches torch, files, clocks or threads; so one core serves engines, test
 
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.manager.gate import ComputeCost, LoadCost, Offer, choose, n_pairs
 from tenuto.manager.manager import BlockManager
+from tenuto.manager.rates import LoadRates, StepRates
 from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending
 
 __all__ = [
     "BlockManager",
     "BlockSet",
     "Cleared",
+    "ComputeCost",
     "Fact",
     "Filled",
     "Hit",
     "Limits",
+    "LoadCost",
+    "LoadRates",
     "Lookup",
     "Miss",
+    "Offer",
     "Onboard",
     "Pending",
     "Removed",
+    "StepRates",
     "Stored",
     "TierKind",
+    "choose",
+    "n_pairs",
 ]

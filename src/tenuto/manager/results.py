@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tenuto.manager.facts import TierKind
@@ -22,6 +22,11 @@ class Span:
     slots: tuple[int, ...]
     lease: Lease | None  # none for another engine's blocks, which are only verified
     volume: str = ""
+
+    @property
+    def place(self) -> str:
+        """As metrics name it: "host", "disk", or "peer" for another engine's disk."""
+        return "peer" if self.volume and self.tier is TierKind.DISK else self.tier.value
 
 
 @dataclass(slots=True)
@@ -44,6 +49,22 @@ class Hit:
     def tiers(self) -> frozenset[TierKind]:
         """Where they are."""
         return frozenset(span.tier for span in self.spans)
+
+    def trim(self, n_blocks: int) -> list[tuple[str, int]]:
+        """Keep the first `n_blocks` blocks, at least one, and give the rest back: (place, blocks) of its parts."""
+        kept: list[Span] = []
+        given: list[tuple[str, int]] = []
+        for span in self.spans:
+            n_kept = min(n_blocks, len(span.keys))
+            n_blocks -= n_kept
+            if n_kept:
+                kept.append(replace(span, keys=span.keys[:n_kept], slots=span.slots[:n_kept]))
+            if n_kept < len(span.keys):
+                given.append((span.place, len(span.keys) - n_kept))
+                if span.lease is not None:
+                    span.lease.split(range(n_kept, len(span.keys))).release()
+        self.spans = tuple(kept)
+        return given
 
     def release(self) -> None:
         """Give the blocks back unused."""

@@ -76,6 +76,14 @@ class _SlotLease:
         self._array = None
         return array
 
+    def split(self, indices: Collection[int]) -> Self:
+        """Take the slots at these indices out of the lease, into one of their own."""
+        array = self.borrow(self._pool)
+        is_taken = np.zeros(len(array), bool)
+        is_taken[list(indices)] = True
+        self._array, self._slots = array[~is_taken], None
+        return type(self)(self._pool, array[is_taken])
+
     def __repr__(self) -> str:
         what = "consumed" if self.is_consumed else f"{len(self)} slots"
         return f"<{type(self).__name__} {self._pool.name}: {what}>"
@@ -98,14 +106,6 @@ class WritableLease(_SlotLease):
     """Exclusive lease on slots that are being filled; nobody else can see them."""
 
     __slots__ = ()
-
-    def split(self, indices: Collection[int]) -> WritableLease:
-        """Take the slots at these indices out of the lease, into one of their own."""
-        array = self.borrow(self._pool)
-        is_taken = np.zeros(len(array), bool)
-        is_taken[list(indices)] = True
-        self._array, self._slots = array[~is_taken], None
-        return WritableLease(self._pool, array[is_taken])
 
     def discard(self) -> None:
         """Give the slots up: their content is lost."""

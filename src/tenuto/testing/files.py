@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 
 from tenuto.errors import store_error
 from tenuto.tiers.disk.files import PoolFiles
@@ -14,7 +15,8 @@ class FaultyFiles:
     """Pool files that fail when told to.
 
     `read_errno` and `write_errno`, while not 0, are the errors of each read, and of each write, reservation and delete;
-    `short_read_bytes`, while not None, is all that a read gives; `gate`, while cleared, holds reads and writes back.
+    `short_read_bytes`, while not None, is all that a read gives; `gate`, while cleared, holds reads and writes back;
+    each read takes `read_s` seconds more.
     """
 
     def __init__(self, files: PoolFiles) -> None:
@@ -22,6 +24,7 @@ class FaultyFiles:
         self.read_errno = 0
         self.write_errno = 0
         self.short_read_bytes: int | None = None
+        self.read_s = 0.0
         self.gate = threading.Event()
         self.gate.set()
         self.n_reads = 0
@@ -40,6 +43,7 @@ class FaultyFiles:
         """See `PoolFiles`."""
         self.n_reads += 1
         self.gate.wait()
+        time.sleep(self.read_s)
         _fail(self.read_errno, "read")
         n = self._files.read_into(number, offset, buffer)
         return n if self.short_read_bytes is None else min(n, self.short_read_bytes)

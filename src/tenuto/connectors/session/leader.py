@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tenuto.connectors.session.costgate import CostGate
 from tenuto.connectors.session.filling import Filling
 from tenuto.connectors.session.health import DiskHealth
 from tenuto.connectors.session.loads import Loads
@@ -15,8 +16,8 @@ from tenuto.connectors.session.ranks import Ranks
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
 from tenuto.errors import ConfigError
-from tenuto.manager import BlockManager, Filled, Limits, Miss, Pending
-from tenuto.metrics import ASKED_TOKENS, ENGINE_TOKENS, LOOKUP_SECONDS, REQUESTS, Recorder, series
+from tenuto.manager import BlockManager, Filled, Limits, Miss, Pending, n_pairs
+from tenuto.metrics import ASKED_TOKENS, ENGINE_TOKENS, GATED_TOKENS, LOOKUP_SECONDS, REQUESTS, Recorder, series
 from tenuto.pools import Pool
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import HashChain
@@ -47,7 +48,9 @@ class Leader:
         self._before: list[Transfer] = []  # out of pages that the engine gives to others
         self._now: list[Transfer] = []
         self._loads: list[tuple[str, frozenset[int]]] = []
-        self._loading = Loads(self.recorder, setup.layout.block_tokens, clock)
+        self.gate = CostGate(setup, self.recorder, clock)
+        """Wants to be told when the result of each step has come."""
+        self._loading = Loads(self.recorder, self.gate, setup.layout.block_tokens, clock)
         self._resets: list[Reset] = []
         self._is_connected = False
         """Whether it was heard what is on disk; before, its slots must not be used."""
@@ -101,7 +104,9 @@ class Leader:
             return 0
         tracker.asked_at = n_computed
         if tracker.hit is not None and tracker.hit_at == n_computed:
-            return self._n_external(tracker)
+            return tracker.n_external
+        if tracker.refused_at == n_computed:
+            return 0
         if self._is_connected and self._ranks.may_have_news():
             return None
         if tracker.waits_for is not None and self.manager.flights.is_bringing(tracker.waits_for):
@@ -109,7 +114,8 @@ class Leader:
         tracker.drop_hit()
         tracker.extend(view.n_tokens)
         block_tokens = self.setup.layout.block_tokens
-        tracker.waits_for = None
+        tracker.waits_for = tracker.refused_at = None
+        tracker.gated.clear()
         self._health.update()
         began = self._clock()
         found = self.manager.lookup(tracker.chain, n_computed // block_tokens)
@@ -122,10 +128,13 @@ class Leader:
                 return 0
             case hit:
                 tracker.hit, tracker.hit_at = hit, n_computed
-        n_external = self._n_external(tracker)
-        if n_external <= 0:
+        if tracker.n_external > 0:
+            n_blocks = self.gate.choose(hit, n_computed, view.n_tokens)
+            if n_blocks < hit.n_blocks:
+                tracker.trim_hit(n_blocks)
+        if tracker.n_external <= 0:
             tracker.drop_hit()
-        return max(n_external, 0)
+        return tracker.n_external
 
     def admit(self, request_id: str, pages: Sequence[int], n_external: int) -> None:
         """The engine gave the request these pages, `n_external` tokens of which are to be loaded."""
@@ -135,7 +144,10 @@ class Leader:
         if tracker.asked_at is not None:  # not so when called again after a load
             self.recorder.add(ASKED_TOKENS, tracker.view.n_tokens)
             self.recorder.add(ENGINE_TOKENS, tracker.asked_at)
-            tracker.asked_at = None
+            for tier, n in tracker.gated.items():
+                self.recorder.add(GATED_TOKENS, n, tier)
+            tracker.asked_at = tracker.refused_at = None
+            tracker.gated.clear()
         if tracker.hit is None:
             return
         if n_external == 0:
@@ -166,17 +178,23 @@ class Leader:
     # -- steps --------------------------------------------------------------------------------------
 
     def plan_step(
-        self, scheduled: Iterable[tuple[RequestView, Progress]], *, is_idle: bool, preempted: Iterable[str] = ()
-    ) -> StepPlan:
+        self, scheduled: Iterable[tuple[RequestView, Progress]], *, is_idle: bool, preempted: Iterable[str] = (),
+        n_tokens: int = 0,
+    ) -> StepPlan:  # fmt: skip
         """What the workers have to do in this step, which computes nothing at all when `is_idle`.
 
         Of `scheduled`, those may be left out that get no pages and stay below `filling.due`. `preempted` lose theirs.
+        `n_tokens`: that the step computes, of all requests.
         """
         self._health.update()
         self._ranks.step()
         self._before += self._offload(self.filling.take(preempted))
         has_prompt = False
+        n_prefill = pairs = 0
         for view, progress in scheduled:
+            if progress.n_new > 1 and (began := progress.n_computed - progress.n_new) < view.n_prompt_tokens:
+                n_prefill += progress.n_new
+                pairs += n_pairs(began, progress.n_computed)
             if view.is_cacheable:
                 has_prompt |= self.filling.note(self._track(view), progress)
             else:
@@ -189,6 +207,7 @@ class Leader:
             loads=tuple(self._loads), resets=tuple(self._resets), is_idle=is_idle,
         )  # fmt: skip
         self._before, self._now, self._loads, self._resets = [], [], [], []
+        self.gate.step_planned(n_tokens, n_prefill, pairs)
         return plan
 
     def receive(self, report: WorkerReport) -> None:
@@ -251,11 +270,6 @@ class Leader:
             tracker = RequestTracker(view, chain, self.setup.pages_per_block)
             self._trackers[view.request_id] = tracker
         return tracker
-
-    def _n_external(self, tracker: RequestTracker) -> int:
-        assert tracker.hit is not None
-        end = (tracker.hit.start + tracker.hit.n_blocks) * self.setup.layout.block_tokens
-        return end - tracker.hit_at
 
     def _offload(self, filled: list[Filled]) -> list[Transfer]:
         return self.manager.offload(filled) if filled else []

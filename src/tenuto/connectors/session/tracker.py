@@ -56,6 +56,8 @@ class Progress(NamedTuple):
     pages: Sequence[int]
     is_whole_table: bool
     n_computed: int
+    n_new: int = 0
+    """Of those, the tokens that this step computes."""
 
 
 @dataclass(slots=True)
@@ -75,6 +77,10 @@ class RequestTracker:
     """A block on its way into host memory that the last lookup ended at."""
     asked_at: int | None = None
     """Tokens the engine had at a lookup that has not been counted yet: it is when the request is admitted."""
+    refused_at: int | None = None
+    """Tokens the engine had when the cost gate refused a whole hit, which stands until the request is admitted."""
+    gated: dict[str, int] = field(default_factory=dict[str, int])
+    """Tokens that were found by the last lookup and are computed all the same, by tier."""
     may_load: bool = True
     """Until a load of it has failed: it is computed then, once and for all."""
     is_stale: bool = False
@@ -93,6 +99,29 @@ class RequestTracker:
             PageRun(tuple(self.pages[i * per : (i + 1) * per]), first_page if i == start else 0)
             for i in range(start, stop)
         ]
+
+    @property
+    def n_external(self) -> int:
+        """Tokens that the hit has beyond those of the engine; below 1 when it has none."""
+        hit = self.hit
+        return 0 if hit is None else (hit.start + hit.n_blocks) * self.chain.block_tokens - self.hit_at
+
+    def trim_hit(self, n_blocks: int) -> None:
+        """Give back all but the first `n_blocks` blocks of the hit: they are computed."""
+        hit = self.hit
+        assert hit is not None
+        if n_blocks:
+            given = hit.trim(n_blocks)
+        else:
+            given = [(span.place, len(span.keys)) for span in hit.spans]
+            self.refused_at = self.hit_at
+        skipped = 0 if n_blocks else self.hit_at - hit.start * self.chain.block_tokens
+        for place, n in given:
+            n_tokens = n * self.chain.block_tokens - skipped
+            self.gated[place] = self.gated.get(place, 0) + n_tokens
+            skipped = 0
+        if not n_blocks:
+            self.drop_hit()
 
     def drop_hit(self) -> None:
         """Give an unused hit back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,21 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from tenuto.connectors.session import Handshake, Leader, MetricsEndpoint, Progress, StepPlan, Worker, WorkerReport
+from tenuto.connectors.session import Handshake, Leader, MetricsEndpoint, StepPlan, Worker, WorkerReport
 from tenuto.connectors.vllm import versions
 from tenuto.connectors.vllm.stats import StatsFeed, TenutoPromMetrics, TenutoStats
-from tenuto.connectors.vllm.translate import Adapters, VllmRequest, declared_format, make_setup, order_layers
+from tenuto.connectors.vllm.translate import (
+    Adapters,
+    VllmRequest,
+    declared_format,
+    make_setup,
+    order_layers,
+    progress_of,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
@@ -185,14 +193,20 @@ class TenutoConnector(KVConnectorBase_V1):
         """The step's plan."""
         is_idle = not scheduler_output.num_scheduled_tokens
         preempted = scheduler_output.preempted_req_ids or ()
-        progress = self._progress(scheduler_output)
-        return TenutoMetadata(self.leader.plan_step(progress, is_idle=is_idle, preempted=preempted))
+        progress = progress_of(scheduler_output, self._requests, self.leader.filling.due)
+        n_tokens = scheduler_output.total_num_scheduled_tokens
+        return TenutoMetadata(self.leader.plan_step(progress, is_idle=is_idle, preempted=preempted, n_tokens=n_tokens))
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Take in the workers' results."""
         metadata = connector_output.kv_connector_worker_meta
         if isinstance(metadata, TenutoWorkerMetadata):
             self.leader.receive(metadata.report)
+
+    def take_events(self) -> Iterable[KVCacheEvent]:
+        """None of ours. vLLM calls this once when it has a step's result, whatever the step was."""
+        self.leader.gate.step_ended()
+        return ()
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002
         """Nothing keeps the pages: what is still to be copied out of them is, before the next step overwrites them."""
@@ -247,24 +261,6 @@ class TenutoConnector(KVConnectorBase_V1):
         if view is None:
             view = self._requests[request.request_id] = VllmRequest(request, self._adapters)
         return view
-
-    def _progress(self, output: SchedulerOutput) -> Iterator[tuple[VllmRequest, Progress]]:
-        """The requests that new pages or full blocks make worth looking at: few of those that generate."""
-        scheduled, due = output.num_scheduled_tokens, self.leader.filling.due
-        for new in output.scheduled_new_reqs:
-            if view := self._requests.get(new.req_id):
-                n_after = new.num_computed_tokens + scheduled[new.req_id]
-                yield view, Progress(new.req_id, new.block_ids[0], True, n_after)
-        cached = output.scheduled_cached_reqs
-        for request_id, pages, n_computed in zip(
-            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
-        ):
-            if pages is None and n_computed + scheduled[request_id] < due.get(request_id, 0):
-                continue
-            if view := self._requests.get(request_id):
-                is_whole = request_id in cached.resumed_req_ids
-                n_after = n_computed + scheduled[request_id]
-                yield view, Progress(request_id, pages[0] if pages else (), is_whole, n_after)
 
 
 def _log_like_vllm() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAtte
 
 from tenuto.connectors.session.fingerprint import fingerprint_config, fingerprint_weights
 from tenuto.connectors.session.setup import Setup
+from tenuto.connectors.session.tracker import Progress
 from tenuto.connectors.vllm import versions
 from tenuto.errors import ConfigError, UnsupportedModelError
 from tenuto.memory.formats import DTYPES, PACKED_HND, KvFormat
@@ -24,6 +25,7 @@ from tenuto.tokens import ExtraKeys, MediaSpan, Namespace
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
 logger = logging.getLogger(__name__)
@@ -125,6 +127,27 @@ class VllmRequest:
     def token_ids(self, start: int, stop: int) -> Sequence[int]:
         """Token ids [start, stop)."""
         return self._request.all_token_ids[start:stop]
+
+
+def progress_of(
+    output: SchedulerOutput, requests: Mapping[str, VllmRequest], due: Mapping[str, int]
+) -> Iterator[tuple[VllmRequest, Progress]]:
+    """The requests that new pages or full blocks make worth looking at: few of those that generate."""
+    scheduled = output.num_scheduled_tokens
+    for new in output.scheduled_new_reqs:
+        if view := requests.get(new.req_id):
+            n_new = scheduled[new.req_id]
+            yield view, Progress(new.req_id, new.block_ids[0], True, new.num_computed_tokens + n_new, n_new)
+    cached = output.scheduled_cached_reqs
+    for request_id, pages, n_computed in zip(
+        cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+    ):
+        if pages is None and n_computed + scheduled[request_id] < due.get(request_id, 0):
+            continue
+        if view := requests.get(request_id):
+            is_whole = request_id in cached.resumed_req_ids
+            n_new = scheduled[request_id]
+            yield view, Progress(request_id, pages[0] if pages else (), is_whole, n_computed + n_new, n_new)
 
 
 def _refuse_unsupported(vllm_config: VllmConfig) -> None:

@@ -1,0 +1,151 @@
+"""Whether a hit is worth its load: rates learnt from steps and loads, and the decision for each request."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tenuto.connectors.session.setup import Setup
+from tenuto.manager import ComputeCost, Hit, LoadCost, LoadRates, Offer, StepRates, choose
+from tenuto.metrics import LOAD_RATE, PREFILL_RATE, Recorder, series
+
+MARGIN = 1.1
+"""A tier that was refused must be so many times better than computing to be loaded from again."""
+HALF_LIFE_S = 60.0
+"""What a tier costs counts half as much when nothing was loaded from it for so long: no tier is refused for ever."""
+TRIAL_GAP_S = 10.0
+"""At least between two loads that are tried though they seem to lose."""
+_MAX_STEPS = 8
+"""Steps on their way; with more, nobody tells us of their ends."""
+_N_WAITS = 16
+_REFIT_S = 0.25
+
+
+@dataclass(slots=True)
+class _Tier:
+    rates: LoadRates
+    cost: LoadCost | None = None
+    used_at: float = 0.0
+    is_refused: bool = False
+
+
+class CostGate:
+    """Learns on the scheduler's thread, for some microseconds in a step that computes a prompt."""
+
+    def __init__(self, setup: Setup, recorder: Recorder, clock: Callable[[], float]) -> None:
+        self._setup = setup
+        self._clock = clock
+        self._block_bytes = setup.layout.extent_bytes * setup.world_size
+        self._steps: deque[tuple[float, int, int]] = deque()  # (planned at, tokens to learn from, pairs)
+        self._ended_at = 0.0
+        self._refit_at = 0.0
+        self._step_rates = StepRates(setup.max_step_tokens)
+        self._compute: ComputeCost | None = None
+        self._tiers: dict[str, _Tier] = {}
+        self._waits: deque[float] = deque(maxlen=_N_WAITS)
+        self._try_at = 0.0
+        recorder.watch(self._gauges)
+
+    # -- learning -----------------------------------------------------------------------------------
+
+    def step_planned(self, n_tokens: int, n_prefill: int, n_pairs: int) -> None:
+        """A step computes `n_tokens` tokens, `n_prefill` of them of prompts, which attend to `n_pairs` in all."""
+        if len(self._steps) == _MAX_STEPS:
+            self._steps.clear()
+        self._steps.append((self._clock(), n_tokens if 2 * n_prefill > n_tokens else 0, n_pairs))
+
+    def step_ended(self) -> None:
+        """The result of the oldest step that was planned has come."""
+        if not self._steps:
+            return
+        planned_at, n_tokens, n_pairs = self._steps.popleft()
+        now = self._clock()
+        began, self._ended_at = max(planned_at, self._ended_at), now  # a step runs when the one before has ended
+        if n_tokens:
+            self._step_rates.add(n_tokens, n_pairs, now - began)
+            if now >= self._refit_at:
+                self._refit(now)
+
+    def loaded(self, tier: str, n_blocks: int, seconds: float) -> None:
+        """Consecutive blocks have come from a tier, in a time that leaves out what they waited for."""
+        known = self._tiers.get(tier)
+        if known is None:
+            known = self._tiers[tier] = _Tier(LoadRates())
+        known.rates.add(n_blocks * self._block_bytes, seconds, is_trial=known.is_refused)
+        known.cost = known.rates.cost()
+        known.used_at = self._clock()
+
+    def waited(self, seconds: float) -> None:
+        """A load took so much longer than its transfers."""
+        self._waits.append(max(seconds, 0.0))
+
+    # -- deciding -----------------------------------------------------------------------------------
+
+    def choose(self, hit: Hit, n_have: int, n_tokens: int) -> int:
+        """How many blocks of a hit to load, for a prompt of `n_tokens` of which the engine has `n_have`.
+
+        All of them while a rate that matters is unknown, so that it gets known.
+        """
+        if not (self._setup.config.runtime.cost_gate and self._step_rates.covers(n_tokens - n_have)):
+            return hit.n_blocks
+        now = self._clock()
+        if self._compute is None or now >= self._refit_at:
+            self._refit(now)
+        assert self._compute is not None
+        layout = self._setup.layout
+        pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
+        offer = Offer(pieces, hit.start, n_have, n_tokens, layout.block_tokens, self._block_bytes)
+        n = choose(offer, self._compute, self._costs(), overhead_s=self._wait_s())
+        if n < hit.n_blocks and now >= self._try_at:
+            age_s = min((now - tier.used_at for tier in self._tiers.values()), default=0.0)
+            faded = choose(offer, self._compute, self._costs(now), overhead_s=self._wait_s() * _fading(age_s))
+            if faded > n:
+                self._try_at = now + TRIAL_GAP_S
+                return faded
+        self._remember(pieces, n)
+        return n
+
+    def _costs(self, now: float | None = None) -> dict[str, LoadCost]:
+        """By tier; `now`: what was not used for long has become cheaper."""
+        costs: dict[str, LoadCost] = {}
+        for name, tier in self._tiers.items():
+            if tier.cost is not None:
+                factor = 1.0 if now is None else _fading(now - tier.used_at)
+                costs[name] = tier.cost.scaled(factor * (MARGIN if tier.is_refused else 1.0))
+        return costs
+
+    def _remember(self, pieces: tuple[tuple[str, int], ...], n_loaded: int) -> None:
+        """Of the tiers that had something, which are loaded from and which are refused."""
+        used: set[str] = set()
+        for name, n_blocks in pieces:
+            if n_loaded > 0:
+                used.add(name)
+            n_loaded -= n_blocks
+        for name, _ in pieces:
+            if name in self._tiers:
+                self._tiers[name].is_refused = name not in used
+
+    def _wait_s(self) -> float:
+        """What a load waits for beside its transfers, when there is little else to do: the lower quartile."""
+        return sorted(self._waits)[len(self._waits) // 4] if self._waits else 0.0
+
+    def _refit(self, now: float) -> None:
+        self._compute = self._step_rates.cost()
+        self._refit_at = now + _REFIT_S
+
+    def _gauges(self) -> dict[str, float]:
+        """Any thread: what it reads is replaced whole."""
+        values = {
+            series(LOAD_RATE, name): 1 / tier.cost.byte_s
+            for name, tier in list(self._tiers.items())
+            if tier.cost is not None and tier.cost.byte_s > 0
+        }
+        compute = self._compute
+        if compute is not None:
+            values[series(PREFILL_RATE)] = compute.tokens_per_second()
+        return values
+
+
+def _fading(age_s: float) -> float:
+    return 0.5 ** (max(age_s, 0.0) / HALF_LIFE_S)

@@ -1,0 +1,131 @@
+"""The cost gate: how much of a hit to load, so that the first token comes soonest.
+
+Pure. What loading and computing cost is given (`rates` estimates it); times are in seconds, lengths in tokens, places
+inside a prompt count from its first token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
+_Place = TypeVar("_Place", int, Places)
+
+_TIE = 1e-9
+"""Relative; of lengths that take as long as each other the longest is loaded, since it leaves the engine to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeCost:
+    """A step takes `step_s`, and `token_s` for each token, and `pair_s` for each pair of a token and one it attends to.
+
+    `step_tokens`: the most that one step computes; 0: all in one. Assumes that a prompt has its steps for itself.
+    """
+
+    step_s: float
+    token_s: float
+    pair_s: float = 0.0
+    step_tokens: int = 0
+
+    def seconds(self, start: Places, stop: Places) -> Floats:
+        """To compute tokens [start, stop) of prompts whose first `start` tokens are there; 0 for none."""
+        n_tokens = stop - start
+        n_steps = -(-n_tokens // self.step_tokens) if self.step_tokens else np.minimum(n_tokens, 1)
+        return n_steps * self.step_s + n_tokens * self.token_s + n_pairs(start, stop) * self.pair_s
+
+    def tokens_per_second(self) -> float:
+        """In a full step (of a thousand tokens, where a step has no bound) that begins a prompt."""
+        n = self.step_tokens or 1024
+        return n / (self.step_s + n * self.token_s + n_pairs(0, n) * self.pair_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCost:
+    """Consecutive blocks of one tier take `fixed_s`, and `byte_s` for each byte."""
+
+    fixed_s: float
+    byte_s: float
+
+    def scaled(self, factor: float) -> LoadCost:
+        """So many times as much."""
+        return LoadCost(self.fixed_s * factor, self.byte_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Blocks that can be loaded for a prompt of `n_tokens` tokens, of which the engine has `n_have`.
+
+    `pieces`: (tier, blocks), in order; the first block is number `start` of the prompt. `block_bytes`: on all ranks.
+    """
+
+    pieces: tuple[tuple[str, int], ...]
+    start: int
+    n_have: int
+    n_tokens: int
+    block_tokens: int
+    block_bytes: int
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that can be loaded."""
+        return sum(n for _, n in self.pieces)
+
+    def places(self) -> Places:
+        """Where computing begins when 0, 1, ... `n_blocks` blocks are loaded. The last token is always computed."""
+        ends = (self.start + np.arange(self.n_blocks + 1, dtype=np.int64)) * self.block_tokens
+        return np.minimum(np.maximum(ends, self.n_have), self.n_tokens - 1)
+
+
+def n_pairs(start: _Place, stop: _Place) -> _Place:
+    """Pairs of a token in [start, stop) with itself or one before it, anywhere in the prompt."""
+    return (stop * (stop + 1) - start * (start + 1)) // 2
+
+
+def load_seconds(offer: Offer, loads: Mapping[str, LoadCost], overhead_s: float = 0.0) -> Floats:
+    """What it takes to load the first 0, 1, ... `n_blocks` blocks; a tier without a cost is free.
+
+    Pieces are taken one after the other. Lanes may overlap them, so this is the most that it takes. `overhead_s`:
+    once for each load, whatever it brings.
+    """
+    parts = [np.zeros(1)]
+    for tier, n_blocks in offer.pieces:
+        cost = loads.get(tier, LoadCost(0.0, 0.0))
+        part = np.full(n_blocks, offer.block_bytes * cost.byte_s)
+        part[0] += cost.fixed_s
+        parts.append(part)
+    each = np.concatenate(parts)
+    each[1] += overhead_s
+    return np.cumsum(each)
+
+
+def seconds_to_first_token(
+    offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, overhead_s: float = 0.0,
+    overlaps: bool = False,
+) -> Floats:  # fmt: skip
+    """With 0, 1, ... `n_blocks` blocks loaded, and the rest computed.
+
+    Computing begins when the load has ended; with `overlaps`, the first step after it runs beside the load, as when
+    layers are loaded while those before them compute.
+    """
+    load = load_seconds(offer, loads, overhead_s)
+    begin = offer.places()
+    end = np.full_like(begin, offer.n_tokens)
+    if not overlaps:
+        return load + compute.seconds(begin, end)
+    between = np.minimum(begin + compute.step_tokens, end) if compute.step_tokens else end
+    return np.maximum(load, compute.seconds(begin, between)) + compute.seconds(between, end)
+
+
+def choose(
+    offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, overhead_s: float = 0.0,
+    overlaps: bool = False,
+) -> int:  # fmt: skip
+    """How many blocks to load, from the first on: what brings the first token soonest."""
+    seconds = seconds_to_first_token(offer, compute, loads, overhead_s=overhead_s, overlaps=overlaps)
+    return int(np.flatnonzero(seconds <= seconds.min() * (1 + _TIE))[-1])

@@ -1,0 +1,163 @@
+"""The cost gate's arithmetic, against one written the slow way."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenuto.manager.gate import ComputeCost, LoadCost, Offer, choose, load_seconds, n_pairs, seconds_to_first_token
+
+pytestmark = pytest.mark.unit
+
+TIERS = ("host", "disk", "peer")
+CLOSE = 1 + 1e-6
+
+seconds = st.floats(0, 1e-2)
+computes = st.builds(
+    ComputeCost, step_s=seconds, token_s=st.floats(1e-6, 1e-3), pair_s=st.floats(0, 1e-7),
+    step_tokens=st.sampled_from([0, 16, 100, 8192]),
+)  # fmt: skip
+costs = st.builds(LoadCost, fixed_s=seconds, byte_s=st.floats(0, 1e-5))
+loads = st.dictionaries(st.sampled_from(TIERS), costs)
+
+
+@st.composite
+def offers(draw) -> Offer:
+    block_tokens = draw(st.sampled_from([8, 64]))
+    start = draw(st.integers(0, 3))
+    pieces = draw(st.lists(st.tuples(st.sampled_from(TIERS), st.integers(1, 12)), min_size=1, max_size=4))
+    n_have = start * block_tokens + draw(st.integers(0, block_tokens - 1))
+    least = (start + sum(n for _, n in pieces)) * block_tokens
+    return Offer(tuple(pieces), start, n_have, least + draw(st.integers(0, 200)), block_tokens, 1000)
+
+
+def computed(cost: ComputeCost, start: int, stop: int) -> float:
+    """Token by token."""
+    if start == stop:
+        return 0.0
+    n_steps = math.ceil((stop - start) / cost.step_tokens) if cost.step_tokens else 1
+    return n_steps * cost.step_s + sum(cost.token_s + (at + 1) * cost.pair_s for at in range(start, stop))
+
+
+def loaded(offer: Offer, costs: dict[str, LoadCost], n_blocks: int, overhead_s: float) -> float:
+    total = overhead_s if n_blocks else 0.0
+    for tier, n in offer.pieces:
+        taken = min(n, n_blocks)
+        n_blocks -= taken
+        if taken and tier in costs:
+            total += costs[tier].fixed_s + taken * offer.block_bytes * costs[tier].byte_s
+    return total
+
+
+def slowly(offer, compute, costs, overhead_s, *, overlaps):
+    """Seconds to the first token for every number of blocks."""
+    answers = []
+    for n in range(offer.n_blocks + 1):
+        begin = min(max((offer.start + n) * offer.block_tokens, offer.n_have), offer.n_tokens - 1)
+        load = loaded(offer, costs, n, overhead_s)
+        if overlaps:
+            between = min(begin + (compute.step_tokens or offer.n_tokens), offer.n_tokens)
+            first = max(load, computed(compute, begin, between))
+            answers.append(first + computed(compute, between, offer.n_tokens))
+        else:
+            answers.append(load + computed(compute, begin, offer.n_tokens))
+    return answers
+
+
+@given(offers(), computes, loads, seconds, st.booleans())
+def test_nothing_is_sooner_than_what_is_chosen(offer, compute, costs, overhead_s, overlaps):
+    expected = slowly(offer, compute, costs, overhead_s, overlaps=overlaps)
+    found = seconds_to_first_token(offer, compute, costs, overhead_s=overhead_s, overlaps=overlaps)
+    assert found.tolist() == pytest.approx(expected, rel=1e-9)
+    n = choose(offer, compute, costs, overhead_s=overhead_s, overlaps=overlaps)
+    assert expected[n] <= min(expected) * CLOSE
+
+
+@given(offers(), computes, loads, seconds, st.booleans())
+def test_a_load_never_takes_longer_than_computing(offer, compute, costs, overhead_s, overlaps):
+    n = choose(offer, compute, costs, overhead_s=overhead_s, overlaps=overlaps)
+    taken = slowly(offer, compute, costs, overhead_s, overlaps=overlaps)
+    assert taken[n] <= taken[0] * CLOSE
+
+
+@given(offers(), computes, loads, st.sampled_from(TIERS), st.floats(1.01, 100), seconds)
+def test_a_faster_tier_is_never_loaded_less_of(offer, compute, costs, tier, times, overhead_s):
+    costs = {tier: LoadCost(1e-4, 1e-7)} | costs
+    faster = costs | {tier: costs[tier].scaled(1 / times)}
+    n = choose(offer, compute, costs, overhead_s=overhead_s)
+    n_faster = choose(offer, compute, faster, overhead_s=overhead_s)
+    if n_faster < n:  # only where both are as good as each other, but for rounding
+        taken = slowly(offer, compute, faster, overhead_s, overlaps=False)
+        assert taken[n] == pytest.approx(taken[n_faster], rel=1e-7)
+
+
+@given(offers(), computes, loads, st.floats(1, 100), seconds)
+def test_a_slower_engine_never_makes_less_worth_loading(offer, compute, costs, times, overhead_s):
+    slower = ComputeCost(compute.step_s * times, compute.token_s * times, compute.pair_s * times, compute.step_tokens)
+    n = choose(offer, compute, costs, overhead_s=overhead_s)
+    n_slower = choose(offer, slower, costs, overhead_s=overhead_s)
+    if n_slower < n:
+        taken = slowly(offer, slower, costs, overhead_s, overlaps=False)
+        assert taken[n] == pytest.approx(taken[n_slower], rel=1e-7)
+
+
+@given(offers(), computes, loads, seconds)
+def test_loads_under_computing_are_never_later_than_loads_before_it(offer, compute, costs, overhead_s):
+    apart = seconds_to_first_token(offer, compute, costs, overhead_s=overhead_s)
+    together = seconds_to_first_token(offer, compute, costs, overhead_s=overhead_s, overlaps=True)
+    assert (together <= apart * CLOSE + compute.step_s).all()  # the first step may be split off from the rest
+
+
+@given(offers(), computes)
+def test_what_costs_nothing_is_loaded_whole(offer, compute):
+    assert choose(offer, compute, {}) == offer.n_blocks
+
+
+PER_TOKEN = ComputeCost(0.0, 1e-3)
+
+
+def offer_of(*pieces, n_tokens, start=0, n_have=0):
+    return Offer(pieces, start, n_have, n_tokens, 10, 100)
+
+
+def test_a_disk_slower_than_computing_is_left_alone_and_host_memory_is_not():
+    costs = {"host": LoadCost(0, 1e-6), "disk": LoadCost(0, 3e-4)}  # 0.1 ms, 30 ms a block; computing takes 10 ms
+    assert choose(offer_of(("disk", 8), n_tokens=100), PER_TOKEN, costs) == 0
+    assert choose(offer_of(("host", 5), ("disk", 3), n_tokens=100), PER_TOKEN, costs) == 5
+
+
+def test_behind_a_little_slow_there_may_be_much_fast():
+    costs = {"host": LoadCost(0, 1e-6), "disk": LoadCost(0, 3e-4)}
+    assert choose(offer_of(("disk", 1), ("host", 5), n_tokens=100), PER_TOKEN, costs) == 6
+    assert choose(offer_of(("disk", 4), ("host", 5), n_tokens=100), PER_TOKEN, costs) == 0
+
+
+def test_the_last_blocks_of_a_hit_are_computed_when_their_step_is_run_anyway():
+    by_steps = ComputeCost(step_s=1.0, token_s=0.0, step_tokens=50)
+    costs = {"disk": LoadCost(0, 1e-4)}
+    assert choose(offer_of(("disk", 9), n_tokens=100), by_steps, costs) == 5  # 50 tokens are left: one step
+
+
+def test_later_tokens_attend_to_more_so_their_load_pays_sooner():
+    attending = ComputeCost(0.0, 1e-3, pair_s=1e-5)
+    costs = {"disk": LoadCost(0, 1.2e-4)}  # 12 ms a block; its 10 tokens take 10 ms, and more the later they are
+    assert choose(offer_of(("disk", 2), n_tokens=25), attending, costs) == 0
+    assert choose(offer_of(("disk", 90), n_tokens=905), attending, costs) == 90
+
+
+def test_a_load_is_not_worth_its_overhead_for_little():
+    costs = {"host": LoadCost(0, 1e-6)}
+    assert choose(offer_of(("host", 2), n_tokens=30), PER_TOKEN, costs, overhead_s=0.05) == 0
+    assert choose(offer_of(("host", 9), n_tokens=100), PER_TOKEN, costs, overhead_s=0.05) == 9
+    assert load_seconds(offer_of(("host", 1), n_tokens=30), costs, 0.05).tolist() == pytest.approx([0, 0.0501])
+
+
+@given(st.integers(0, 50), st.integers(0, 50))
+def test_pairs_are_counted_as_a_causal_mask_has_them(start, n):
+    assert n_pairs(start, start + n) == sum(at + 1 for at in range(start, start + n))
+
+
+def test_the_rate_of_a_new_prompt_is_that_of_a_full_step():
+    assert ComputeCost(0.1, 1e-3, 0.0, step_tokens=900).tokens_per_second() == pytest.approx(900)
+    assert PER_TOKEN.tokens_per_second() == pytest.approx(1000)
