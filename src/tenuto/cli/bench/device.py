@@ -32,9 +32,9 @@ _RING = RingSizes(192 << 20, 192 << 20, 64 << 20, 16, 16)
 
 @dataclass(frozen=True, slots=True)
 class DeviceSizes:
-    """`kv_bytes` of engine memory move in every round."""
+    """`kv_bytes` of engine memory move at once, and a quarter of it: a prompt of 32k tokens, a step of 8k."""
 
-    kv_bytes: int = GIB
+    kv_bytes: int = 4 * GIB
     n_rounds: int = 9
     ring: RingSizes = _RING
     n_products: int = 40
@@ -62,13 +62,15 @@ class Bed:
         self.arena = pinned_arena(self.n_blocks, self.layout.extent_bytes, driver)
         self.device = CudaDevice(self.kv, self.arena, sizes.ring, driver)
 
-    def store(self) -> None:
-        """Device → host, all of it."""
-        self.device.gather(self.runs, self.slots).wait()
+    def store(self, share: int = 1) -> None:
+        """Device → host: all of it, or one part in `share`."""
+        n = self.n_blocks // share
+        self.device.gather(self.runs[:n], self.slots[:n]).wait()
 
-    def load(self) -> None:
-        """Host → device, all of it."""
-        self.device.scatter(self.runs, self.slots, self.device.mark())
+    def load(self, share: int = 1) -> None:
+        """Host → device: all of it, or one part in `share`."""
+        n = self.n_blocks // share
+        self.device.scatter(self.runs[:n], self.slots[:n], self.device.mark())
 
     def check(self) -> None:
         """What was stored and wiped comes back, bit for bit. Raises `InvariantError`."""
@@ -93,10 +95,11 @@ def measure_device(sizes: DeviceSizes, bar: Bar) -> Figures:
         raise ConfigError("bench device: torch finds no CUDA device; run it on a machine with a GPU")
     driver = CudaDriver()
     figures: Figures = {}
+    plain = Plain(sizes.kv_bytes)
     for case in bar.over(CASES, "formats", len(CASES)):
         bed = Bed(case, sizes, driver)
         bed.check()
-        figures |= _rates(bed, sizes)
+        figures |= _rates(bed, sizes, plain)
         bed.close()
         del bed
         torch.cuda.empty_cache()
@@ -132,31 +135,44 @@ def _timed(move: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def _rates(bed: Bed, sizes: DeviceSizes) -> Figures:
-    """GB/s both ways and their ratio to one pinned copy of the same size."""
-    pinned = torch.empty(bed.n_bytes, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty(bed.n_bytes, dtype=torch.uint8, device="cuda")
-    ways: dict[str, Callable[[], None]] = {
-        "d2h_ceiling": lambda: _copy(pinned, there), "d2h": bed.store,
-        "h2d_ceiling": lambda: _copy(there, pinned), "h2d": bed.load,
-    }  # fmt: skip
-    for move in ways.values():
-        move()
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(sizes.n_rounds):
-        for name, move in ways.items():
-            seconds[name].append(_timed(move))
-    rate = {name: bed.n_bytes / statistics.median(values) / 1e9 for name, values in seconds.items()}
-    name = bed.case.name
-    return {
-        **{f"{way}_{name}": round(rate[way] / rate[f"{way}_ceiling"], 4) for way in ("d2h", "h2d")},
-        **{f"{way}_{name}_gb_s": round(rate[way], 2) for way in ("d2h", "h2d")},
-        **{f"{way}_{name}_ceiling_gb_s": round(rate[f"{way}_ceiling"], 2) for way in ("d2h", "h2d")},
+class Plain:
+    """One pinned copy: what the wire gives."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self._pinned = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+        self._there = torch.empty(n_bytes, dtype=torch.uint8, device="cuda")
+
+    def d2h(self, n_bytes: int) -> None:
+        """Device → host."""
+        self._pinned[:n_bytes].copy_(self._there[:n_bytes], non_blocking=True)
+
+    def h2d(self, n_bytes: int) -> None:
+        """Host → device."""
+        self._there[:n_bytes].copy_(self._pinned[:n_bytes], non_blocking=True)
+
+
+def _rates(bed: Bed, sizes: DeviceSizes, plain: Plain) -> Figures:
+    """GB/s both ways, and their ratio to one pinned copy of as many bytes; of all, and of a quarter at once."""
+    n, part = bed.n_bytes, bed.n_blocks // 4 * (bed.n_bytes // bed.n_blocks)
+    ways: dict[str, tuple[int, Callable[[], None], Callable[[], None]]] = {
+        "d2h": (n, bed.store, lambda: plain.d2h(n)),
+        "h2d": (n, bed.load, lambda: plain.h2d(n)),
+        "d2h_part": (part, lambda: bed.store(4), lambda: plain.d2h(part)),
+        "h2d_part": (part, lambda: bed.load(4), lambda: plain.h2d(part)),
     }
-
-
-def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    target.copy_(source, non_blocking=True)
+    seconds: dict[tuple[str, bool], list[float]] = {}
+    for _ in range(sizes.n_rounds + 1):
+        for way, (_n, move, ceiling) in ways.items():
+            seconds.setdefault((way, False), []).append(_timed(ceiling))
+            seconds.setdefault((way, True), []).append(_timed(move))
+    figures: Figures = {}
+    for way, (n_bytes, *_) in ways.items():
+        rate, ceiling = (n_bytes / statistics.median(seconds[way, is_ours][1:]) / 1e9 for is_ours in (True, False))
+        direction, _, of_part = way.partition("_")
+        name = f"{direction}_{bed.case.name}" + ("_quarter" if of_part else "")
+        figures |= {name: round(rate / ceiling, 4), f"{name}_gb_s": round(rate, 2)}
+        figures |= {f"{name}_ceiling_gb_s": round(ceiling, 2)}
+    return figures
 
 
 def _submit_cost(bed: Bed) -> Figures:
