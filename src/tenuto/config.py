@@ -71,11 +71,11 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How blocks cross between a GPU's memory and host memory; without a GPU it changes nothing."""
 
-    load_ring: Size = "192 MiB"
+    load_ring: Size = "256 MiB"
     """GPU memory that loads are staged in."""
     store_ring: SizeOrAuto = "auto"
     """GPU memory that stores are staged in. "auto": what the largest step fills, at most a quarter of what is free."""
-    window: Size = "64 MiB"
+    window: Size = "128 MiB"
     """One copy across the wire; a ring has at least two."""
     load_programs: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
     """Programs of the kernel that puts loaded blocks into the engine's pages: at most one multiprocessor each."""

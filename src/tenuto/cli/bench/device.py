@@ -27,7 +27,7 @@ from tenuto.memory.pinning import pinned_arena
 from tenuto.transfers.lanes.cuda import CudaDevice, RingSizes
 
 GIB = 1 << 30
-_RING = RingSizes(192 << 20, 192 << 20, 64 << 20, 16, 16)
+_RING = RingSizes(256 << 20, 384 << 20, 128 << 20, 16, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ def sweep_rings(sizes: DeviceSizes, bar: Bar) -> Figures:
     """GB/s of the packed format by programs and window, for choosing defaults."""
     driver = CudaDriver()
     figures: Figures = {}
-    rings = list(itertools.product((16, 32, 64), (4, 8, 16, 32, 64)))
+    rings = list(itertools.product((32, 64, 128), (4, 8, 16, 32, 64)))
     bed = Bed(next(case for case in CASES if case.name == "packed"), sizes, driver)
     for window, n in bar.over(rings, "rings", len(rings)):
-        ring = RingSizes(192 << 20, 192 << 20, window << 20, n, n)
+        ring = RingSizes(256 << 20, 384 << 20, window << 20, n, n)
         bed.device = CudaDevice(bed.kv, bed.arena, ring, driver)
         for name, move in (("d2h", bed.store), ("h2d", bed.load)):
             move()

@@ -251,12 +251,12 @@ class _Batch:
 
 
 def _first_part(n_blocks: int, most: int) -> int:
-    return min(max(1, most // 4), n_blocks)
+    return min(max(1, most // 8), n_blocks)
 
 
 def _parts(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:
     """Half-open ranges of at most `most` blocks; the first and the last are short, since nothing runs beside them."""
-    short, at = max(1, most // 4), _first_part(n_blocks, most)
+    short, at = max(1, most // 8), _first_part(n_blocks, most)
     yield 0, at
     while at < n_blocks:
         left = n_blocks - at
