@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -33,8 +34,9 @@ def make_models(tree: Path) -> None:
     for name in LLAMAS:
         folder = tree / name
         folder.parent.mkdir(exist_ok=True)
-        if not folder.is_symlink():
-            folder.symlink_to(source)
+        if not folder.is_dir():  # not there, or a link into a checkout that was moved
+            folder.unlink(missing_ok=True)
+            folder.symlink_to(os.path.relpath(source, folder.parent))
     folder = tree / DEEPSEEK
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_deepseek()))
