@@ -1,11 +1,14 @@
 """A worker on the CPU, without an engine: what it answers when it is called, and when it is not."""
 
+import fcntl
+
 import pytest
 import torch
 
 from tenuto.config import load_config
 from tenuto.connectors.session import Leader, Progress, Setup, Worker
-from tenuto.errors import Cause
+from tenuto.connectors.session import worker as worker_module
+from tenuto.errors import Cause, ConfigError
 from tests.session.session_rig import BLOCK, LAYOUT, NAMESPACE, PAGE, View
 
 pytestmark = pytest.mark.unit
@@ -95,3 +98,21 @@ def test_the_arena_is_closed_at_shutdown_unless_something_may_still_copy(engine,
     worker.shutdown()
     worker.shutdown()
     assert arena.n_closed == is_drained
+
+
+def test_a_device_that_is_refused_leaves_nothing_open_or_pinned(tmp_path, monkeypatch):
+    arena = _Closing()
+    monkeypatch.setattr(worker_module, "make_arena", lambda *_: arena)
+    monkeypatch.setattr(worker_module, "make_device", _refuse)
+    tiers = {"host": {"capacity": 16 * LAYOUT.extent_bytes}, "disk": {"path": str(tmp_path), "capacity": "16 MiB"}}
+    setup = Setup(load_config({"tiers": tiers}), NAMESPACE, LAYOUT, PAGE, "e")
+    with pytest.raises(ConfigError, match="too large"):
+        Worker(setup).register([torch.randn(16, 1, PAGE, 32) for _ in range(2)])
+    assert arena.n_closed == 1
+    (lock,) = tmp_path.glob("*/*/rank-0/lock")
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds the folder
+
+
+def _refuse(*_):
+    raise ConfigError("tiers.device.load_ring: too large")

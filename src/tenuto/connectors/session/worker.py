@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,18 +79,23 @@ class Worker:
         self._owed: tuple[Transfer, ...] = ()  # to be started after the forward
 
     def register(self, tensors: Sequence[torch.Tensor], kv_format: KvFormat | None = None) -> None:
-        """Take the engine's KV tensors, in layer order; make the host arena, and open the disk tier.
+        """Take the engine's KV tensors, in layer order; open the disk tier, and make the host arena.
 
-        Their format is told from their shapes where it is not declared.
+        Their format is told from their shapes where it is not declared. When this raises, nothing stays open or pinned.
         """
         layout = self.setup.layout
         paged = PagedKV(tensors, layout, self.setup.page_tokens, kv_format)
         n_bounce = N_BOUNCE if self.setup.has_disk else 0
-        arena = self._arena = make_arena(paged, self._n_host_slots + n_bounce)
-        device = make_device(self.setup, paged, arena)
-        if self.setup.has_disk:
-            self._store = open_disk(self.setup, self.rank, self._codec)
-            self._poller = _PeerPoller(self._store, self.setup.config.tiers.disk.poll_s)
+        with ExitStack() as undo:
+            if self.setup.has_disk:
+                self._store = open_disk(self.setup, self.rank, self._codec)
+                self._poller = _PeerPoller(self._store, self.setup.config.tiers.disk.poll_s)
+            if self._store is not None:
+                undo.callback(self._store.close)
+            arena = self._arena = make_arena(paged, self._n_host_slots + n_bounce)
+            undo.callback(arena.close)
+            device = make_device(self.setup, paged, arena)
+            undo.pop_all()
         self._movers = Movers(arena, self._codec, device, self._store, n_bounce)
         self._engine = TransferEngine(
             self._movers,

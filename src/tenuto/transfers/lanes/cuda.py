@@ -45,6 +45,7 @@ class _Flight:
     ended: torch.cuda.Event
     after: torch.cuda.Event
     n_bytes: int
+    queued_at: float
 
     @property
     def has_ended(self) -> bool:
@@ -53,7 +54,7 @@ class _Flight:
 
     def wait(self) -> None:
         """Until they are."""
-        self.waiter.wait(self.ended, self.after, self.n_bytes)
+        self.waiter.wait(self.ended, self.after, self.n_bytes, self.queued_at)
 
 
 class CudaDevice:
@@ -83,6 +84,7 @@ class CudaDevice:
         """Queue copies of pages into host slots, behind what the engine has queued."""
         if not runs:
             return LANDED
+        queued_at = self._waiters[0].now()
         computed = torch.cuda.Event()
         computed.record(torch.cuda.current_stream(self._device))
         ended = torch.cuda.Event()
@@ -92,7 +94,7 @@ class CudaDevice:
         except BaseException:  # what was queued must not write host slots that others get now
             ended.synchronize()
             raise
-        return _Flight(self._waiters[0], ended, computed, len(runs) * self._payload_bytes)
+        return _Flight(self._waiters[0], ended, computed, len(runs) * self._payload_bytes, queued_at)
 
     def settle(self) -> None:
         """What the engine queues from now on comes after the reading of all gathers so far."""
@@ -110,11 +112,11 @@ class CudaDevice:
     def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark) -> None:
         """Copy host slots into pages after the mark; they hold the bytes when this returns."""
         if runs:
-            ended = torch.cuda.Event()
+            queued_at, ended = self._waiters[1].now(), torch.cuda.Event()
             try:
                 self._way.scatter(runs, slots, after, ended)
             finally:  # after an error, too: what was queued must not touch the pages later
-                self._waiters[1].wait(ended, after, len(runs) * self._payload_bytes)
+                self._waiters[1].wait(ended, after, len(runs) * self._payload_bytes, queued_at)
 
 
 class _Way(Protocol):

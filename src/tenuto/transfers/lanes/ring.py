@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ class Window:
 
     buffer: torch.Tensor  # (blocks, payload_bytes), uint8, on the device
     addresses: Addresses  # of the payloads
-    filled: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-    emptied: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    filled: torch.cuda.Event
+    emptied: torch.cuda.Event
 
 
 class Ring:
@@ -33,7 +33,10 @@ class Ring:
         # Zeros: kernels leave the padding behind a layer's last run alone, and the format wants it zero.
         memory = torch.zeros((n_windows, self.blocks_per_window, payload_bytes), dtype=torch.uint8, device=device)
         starts = np.arange(self.blocks_per_window, dtype=np.uint64) * np.uint64(payload_bytes)
-        self._windows = [Window(buffer, starts + np.uint64(buffer.data_ptr())) for buffer in memory]
+        self._windows = [
+            Window(buffer, starts + np.uint64(buffer.data_ptr()), torch.cuda.Event(), torch.cuda.Event())
+            for buffer in memory
+        ]
         self._next = 0
 
     @staticmethod
