@@ -9,6 +9,12 @@ import pytest
 from tests.manager.manager_rig import Rig
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_garbage_of_others() -> None:
+    """What other folders' tests have dropped is collected before anybody is blamed for it."""
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def no_lease_is_dropped() -> Iterator[None]:
     """A pool takes dropped leases back, with a warning: here that would hide a leak."""
