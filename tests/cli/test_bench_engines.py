@@ -204,11 +204,10 @@ def test_our_settings_are_settings(tmp_path, name):
     config = load_config(transfer["kv_connector_extra_config"])
     assert config.tiers.host.capacity == "5120 MiB"
     assert (config.tiers.disk.path == "") == (name == "ours")
-    if variants.knows_gate():
-        assert config.runtime.cost_gate == (name != "ours_disk")
-        ungated = variants.connector(name, variants.Storage(5 << 30, tmp_path, 7 << 30, has_gate=False))
-        config = load_config(ungated["kv_connector_extra_config"])
-        assert config.runtime.cost_gate == (name == "ours_gate")
+    assert config.runtime.cost_gate == (name != "ours_disk")
+    ungated = variants.connector(name, variants.Storage(5 << 30, tmp_path, 7 << 30, has_gate=False))
+    config = load_config(ungated["kv_connector_extra_config"])
+    assert config.runtime.cost_gate == (name == "ours_gate")
 
 
 def test_vllms_own_have_the_same_host_memory(tmp_path):

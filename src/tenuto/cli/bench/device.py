@@ -1,11 +1,7 @@
-"""Device ↔ host: every KV format through the real lane, against one pinned copy in the same rounds.
-
-Source of the method: rounds interleave the ceiling with what is measured, and medians are compared.
-"""
+"""Device ↔ host: every KV format through the real lane, against one pinned copy in the same rounds, by medians."""
 
 from __future__ import annotations
 
-import itertools
 import random
 import statistics
 import time
@@ -49,8 +45,7 @@ class Bed:
         bare = case.layout(0)
         token_bytes = bare.n_heads * (bare.k_dim + bare.v_dim) * bare.dtype.itemsize
         self.layout = case.layout(choose_block_tokens(0, case.page_tokens, token_bytes))
-        payload_bytes = self.layout.extent_bytes - self.layout.header_bytes
-        self.n_blocks = max(1, sizes.kv_bytes // payload_bytes)
+        self.n_blocks = max(1, sizes.kv_bytes // self.layout.payload_bytes)
         self.n_bytes = self.n_blocks * self.layout.n_layers * self.layout.n_heads * self.layout.run_bytes
         per_block = self.layout.block_tokens // case.page_tokens
         self.tensors = make_tensors(case, self.n_blocks * per_block + 1, torch.device("cuda"))
@@ -106,23 +101,6 @@ def measure_device(sizes: DeviceSizes, bar: Bar) -> Figures:
     bed = Bed(next(case for case in CASES if case.name == "packed"), sizes, driver)
     figures |= _submit_cost(bed)
     figures |= measure_interference(bed.store, bed.load, sizes.n_products, sizes.n_rounds, bar)
-    bed.close()
-    return figures
-
-
-def sweep_rings(sizes: DeviceSizes, bar: Bar) -> Figures:
-    """GB/s of the packed format by programs and window, for choosing defaults."""
-    driver = CudaDriver()
-    figures: Figures = {}
-    rings = list(itertools.product((32, 64, 128), (4, 8, 16, 32, 64)))
-    bed = Bed(next(case for case in CASES if case.name == "packed"), sizes, driver)
-    for window, n in bar.over(rings, "rings", len(rings)):
-        ring = RingSizes(256 << 20, 384 << 20, window << 20, n, n)
-        bed.device = CudaDevice(bed.kv, bed.arena, ring, driver)
-        for name, move in (("d2h", bed.store), ("h2d", bed.load)):
-            move()
-            seconds = statistics.median(_timed(move) for _ in range(5))
-            figures[f"{name}_window_{window}_programs_{n}"] = round(bed.n_bytes / seconds / 1e9, 1)
     bed.close()
     return figures
 

@@ -15,17 +15,14 @@ from tenuto.cli.bench.engines.messages import Window
 from tenuto.cli.bench.engines.options import EngineOptions
 from tenuto.cli.bench.engines.traffic import Traffic
 from tenuto.cli.bench.engines.variants import (
-    LLAMA_8B,
-    TINY,
     EngineSizes,
     Model,
     Storage,
+    choose_model,
     connector,
     engine_options,
     is_there,
     lmcache_environment,
-    read_model,
-    write_model,
 )
 from tenuto.cli.bench.measured import Measured
 from tenuto.cli.bench.serving_figures import FRESH, SATURATED, Place, in_words, serving_details, serving_figures
@@ -103,11 +100,7 @@ def measure_serving(folder: Path, options: EngineOptions, sizes: ServingSizes, *
         if name not in {"off", "ours", "native", "lmcache"}:
             raise ConfigError(f"--variants: {name} has no part in serving; there are off, ours, native, lmcache")
     budget = Budget(options.budget_s)
-    if options.model is not None:
-        model = read_model(options.model)
-    else:
-        shape, dtype = (TINY, "float32") if is_quick else (LLAMA_8B, "bfloat16")
-        model = write_model(folder / "model", shape, dtype)
+    model = choose_model(options.model, folder / "model", is_quick=is_quick)
     with Fleet(folder, budget) as fleet:
         bench = _Bench(folder, fleet, budget, model, sizes)
         bench.run(is_eager=options.eager or is_quick)

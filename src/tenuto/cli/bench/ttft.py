@@ -14,18 +14,14 @@ from tenuto.cli.bench.engines.fleet import Fleet
 from tenuto.cli.bench.engines.messages import Asked
 from tenuto.cli.bench.engines.options import EngineOptions
 from tenuto.cli.bench.engines.variants import (
-    LLAMA_8B,
-    TINY,
     EngineSizes,
     Model,
     Storage,
+    choose_model,
     connector,
     engine_options,
     is_there,
-    knows_gate,
     lmcache_environment,
-    read_model,
-    write_model,
 )
 from tenuto.cli.bench.measured import Measured
 from tenuto.cli.bench.ttft_figures import Case, Times, in_words, plan_cycle, ttft_details, ttft_figures
@@ -66,8 +62,8 @@ class TtftSizes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Variants whose needs are installed; without the gate its variant would be another "ours_disk"."""
-        return tuple(name for name in self.variants if is_there(name) and (name != "ours_gate" or knows_gate()))
+        """Variants whose needs are installed."""
+        return tuple(name for name in self.variants if is_there(name))
 
 
 QUICK = TtftSizes(
@@ -102,11 +98,7 @@ def measure_ttft(folder: Path, options: EngineOptions, sizes: TtftSizes, *, is_q
     prompt is not counted.
     """
     budget = Budget(options.budget_s)
-    if options.model is not None:
-        model = read_model(options.model)
-    else:
-        shape, dtype = (TINY, "float32") if is_quick else (LLAMA_8B, "bfloat16")
-        model = write_model(folder / "model", shape, dtype)
+    model = choose_model(options.model, folder / "model", is_quick=is_quick)
     with Fleet(folder, budget) as fleet:
         bench = _Bench(folder, fleet, budget, model, sizes)
         bench.run(is_eager=options.eager or is_quick)

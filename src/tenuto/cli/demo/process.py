@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
+from tenuto.cli.children import ENGINE_SETTINGS, killed_after
 from tenuto.cli.demo.messages import Event, Job, decode_event, encode
 from tenuto.errors import TenutoError
 
@@ -24,14 +24,6 @@ END_TIMEOUT_S = 10.0
 _ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]+(Error|Exception|Interrupt): ")
 """The last line of a traceback; engines may go on talking after it."""
 
-_ENGINE_SETTINGS = {
-    "HF_HUB_OFFLINE": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-
 
 def child_environment(parent: Mapping[str, str]) -> dict[str, str]:
     """The parent's environment with the engine's settings; what the user set stays.
@@ -40,7 +32,7 @@ def child_environment(parent: Mapping[str, str]) -> dict[str, str]:
     spin against each other, and the measured times would be those of the scheduler.
     """
     cores = len(os.sched_getaffinity(0))
-    defaults = _ENGINE_SETTINGS | {"OMP_NUM_THREADS": str(max(1, cores - 1))}
+    defaults = ENGINE_SETTINGS | {"OMP_NUM_THREADS": str(max(1, cores - 1))}
     return {**defaults, **parent}
 
 
@@ -53,7 +45,7 @@ def run_child(job: Job, log: Path) -> Iterator[Event]:
     with (
         log.open("wb") as errors,
         _started(command, errors.fileno()) as child,
-        _killed_after(child, STAGE_TIMEOUT_S) as expired,
+        killed_after(child, STAGE_TIMEOUT_S) as expired,
     ):
         assert child.stdout is not None
         for line in child.stdout:
@@ -101,20 +93,3 @@ def _started(command: list[str], errors: int) -> Generator[subprocess.Popen[str]
                 child.wait(END_TIMEOUT_S)
         if child.stdout is not None:
             child.stdout.close()
-
-
-@contextmanager
-def _killed_after(child: subprocess.Popen[str], timeout_s: float) -> Generator[threading.Event]:
-    expired = threading.Event()
-
-    def kill() -> None:
-        expired.set()
-        child.kill()
-
-    timer = threading.Timer(timeout_s, kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield expired
-    finally:
-        timer.cancel()

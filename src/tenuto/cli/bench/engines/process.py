@@ -7,9 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -33,6 +32,7 @@ from tenuto.cli.bench.engines.messages import (
     encode,
 )
 from tenuto.cli.bench.engines.traffic import Traffic
+from tenuto.cli.children import ENGINE_SETTINGS, killed_after
 from tenuto.errors import TenutoError
 
 START_TIMEOUT_S = 540.0
@@ -45,15 +45,6 @@ R = TypeVar("R")
 _ERROR = re.compile(r"(\[rank\d+\]: |\S+ \S+ \[\S+\] )?[\w.]+(Error|Exception|Interrupt)\b")
 """The last line of a traceback; engines may go on talking after it."""
 
-_SETTINGS = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "DO_NOT_TRACK": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "PYTHONHASHSEED": "0",
-}
-
 
 def child_environment(parent: Mapping[str, str], n_engines: int) -> dict[str, str]:
     """The parent's environment with the engine's settings; what the user set stays.
@@ -61,7 +52,7 @@ def child_environment(parent: Mapping[str, str], n_engines: int) -> dict[str, st
     OpenMP threads of an engine that has no turn spin a while, so each engine has its share of the cores alone.
     """
     share = max(1, len(os.sched_getaffinity(0)) // (n_engines + 1))
-    return {**_SETTINGS, "OMP_NUM_THREADS": str(share), **parent}
+    return {**ENGINE_SETTINGS, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": str(share), **parent}
 
 
 class Child:
@@ -140,7 +131,7 @@ class Child:
 
     def _receive(self, kind: type[R], timeout_s: float) -> R:
         assert self._process.stdout is not None
-        with _killed_after(self._process, timeout_s) as expired:
+        with killed_after(self._process, timeout_s) as expired:
             line = self._process.stdout.readline()
         if expired.is_set():
             raise TenutoError(f"engine {self.name}: no answer in {timeout_s:.0f} s; its log ends {self._last_line()!r}")
@@ -163,20 +154,3 @@ class Child:
         lines = [line.strip() for line in self._log_path.read_text("utf-8", "replace").splitlines() if line.strip()]
         errors = [line for line in lines if _ERROR.match(line)]
         return (errors or lines or ["nothing"])[-1][:400]
-
-
-@contextmanager
-def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Generator[threading.Event]:
-    expired = threading.Event()
-
-    def kill() -> None:
-        expired.set()
-        process.kill()
-
-    timer = threading.Timer(timeout_s, kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield expired
-    finally:
-        timer.cancel()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tenuto.cli.bench.tinymodel import LlamaShape
-from tenuto.config import in_mib, leaves
+from tenuto.config import in_mib
 
 LLAMA_8B = LlamaShape(
     n_layers=32, n_heads=32, n_kv_heads=8, head_dim=128, intermediate=14336, vocab=128256, max_positions=131072
@@ -54,6 +54,13 @@ class EngineSizes:
     max_running: int = 8
     page_tokens: int = 16
     is_eager: bool = False
+
+
+def choose_model(given: Path | None, folder: Path, *, is_quick: bool) -> Model:
+    """The model in the folder that was given; else Llama 3 8B's shape, or a tiny one, written to `folder`."""
+    if given is not None:
+        return read_model(given)
+    return write_model(folder, TINY, "float32") if is_quick else write_model(folder, LLAMA_8B, "bfloat16")
 
 
 def write_model(folder: Path, shape: LlamaShape, dtype: str) -> Model:
@@ -125,20 +132,13 @@ def lmcache_environment(host_bytes: int) -> dict[str, str]:
     return {"LMCACHE_LOCAL_CPU": "True", "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{host_bytes / 2**30:.1f}"}
 
 
-def knows_gate() -> bool:
-    """Whether this version has the cost gate."""
-    return any(leaf.name == "runtime.cost_gate" for leaf in leaves())
-
-
 def _ours(name: str, storage: Storage) -> dict[str, Any]:
     tiers: dict[str, Any] = {"host": {"capacity": in_mib(storage.host_bytes)}}
     if storage.disk_bytes:
         capacity = in_mib(int(storage.disk_bytes * _DISK_SHARE))
         tiers["disk"] = {"path": str(storage.folder), "capacity": capacity}
-    settings: dict[str, Any] = {"layout": {"block_tokens": storage.block_tokens}, "tiers": tiers}
-    if knows_gate():
-        settings["runtime"] = {"cost_gate": storage.has_gate if name == "ours" else name == "ours_gate"}
-    return settings
+    has_gate = storage.has_gate if name == "ours" else name == "ours_gate"
+    return {"layout": {"block_tokens": storage.block_tokens}, "tiers": tiers, "runtime": {"cost_gate": has_gate}}
 
 
 def _transfer(connector_name: str, extra: dict[str, Any]) -> dict[str, Any]:
