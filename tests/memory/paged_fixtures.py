@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from tenuto.memory.formats import DTYPES
 from tenuto.memory.layout import Dtype, ExtentLayout
-from tenuto.memory.paged import DTYPES
 
 N_PAGES, PAGE_TOKENS, PAGES_PER_BLOCK = 11, 4, 3
 N_LAYERS, N_HEADS, DIM = 3, 2, 8

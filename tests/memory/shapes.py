@@ -1,7 +1,4 @@
-"""Shapes of KV caches, and the arrangements engines keep them in, made from one array by numpy and torch alone.
-
-The tests take the tiny shapes, benchmarks the others.
-"""
+"""Shapes of KV caches, and the arrangements engines keep them in, made from one array by numpy and torch alone."""
 
 from dataclasses import dataclass, replace
 
@@ -50,13 +47,6 @@ SHAPES = {
     "tiny-small-kernel-pages": replace(TINY, kernel_page_tokens=2),
     "tiny-mla": TINY_MLA,
     "tiny-fp8-ds-mla": replace(TINY_MLA, k_dim=656, dtype=Dtype.BYTES),
-    # Llama-3-8B as vLLM packs it (64 KiB per layer and page), its K and V apart (32 KiB), and the worst of tensor
-    # parallelism (4 KiB); DeepSeek's latents.
-    "packed": Shape(32, 8, 128, 128, page_tokens=16, block_tokens=64),
-    "32k": Shape(32, 8, 128, 128, page_tokens=16, block_tokens=64),
-    "4k": Shape(80, 1, 128, 128, page_tokens=16, block_tokens=256),
-    "mla": Shape(61, 1, 576, 0, page_tokens=64, block_tokens=256),
-    "fp8-ds-mla": Shape(61, 1, 656, 0, page_tokens=64, block_tokens=256, dtype=Dtype.BYTES),
 }
 
 
@@ -175,7 +165,6 @@ def all_cases() -> list[tuple[str, str, Dtype]]:
     return [
         (shape, name, dtype)
         for shape, tiny in SHAPES.items()
-        if shape.startswith("tiny")
         for name in (ARRANGEMENTS if tiny.v_dim else MLA_ARRANGEMENTS)
         for dtype in ([Dtype.BYTES] if tiny.dtype is Dtype.BYTES else Dtype)
         if not (shape == "tiny-small-kernel-pages" and "S" in named_axes(name))

@@ -34,7 +34,7 @@ def block(number: int) -> TokenBlock:
 def payload(block_hash: bytes, layout: ExtentLayout = LAYOUT) -> bytes:
     """What the payload of a block is, by its hash."""
     seed = int.from_bytes(block_hash[:8], "little")
-    return np.random.default_rng(seed).bytes(layout.extent_bytes - layout.header_bytes)
+    return np.random.default_rng(seed).bytes(layout.payload_bytes)
 
 
 class Disk:

@@ -14,7 +14,7 @@ from tests.transfers.fake_cuda import Gpu
 pytestmark = pytest.mark.unit
 
 LAYOUT = ExtentLayout(64, (0, 2), (0, 2), 32, 32, Dtype.BYTES)
-PAYLOAD = LAYOUT.extent_bytes - LAYOUT.header_bytes
+PAYLOAD = LAYOUT.payload_bytes
 RING = RingSizes(2 * 2 * PAYLOAD, 2 * 2 * PAYLOAD, 2 * PAYLOAD, 1, 1)  # two windows of two blocks
 N_BLOCKS, N_SLOTS, PER_BLOCK = 14, 14, 4
 

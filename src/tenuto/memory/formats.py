@@ -69,7 +69,6 @@ class KvFormat:
 
     def _view(self, tensor: torch.Tensor, layout: ExtentLayout, page_tokens: int) -> torch.Tensor | None:
         """``(layers, planes, pages, heads, tokens, dim)``; layers is 1 in a tensor of one layer."""
-        n_planes = 2 if layout.v_dim else 1
         wanted = {
             "L": layout.n_layers, "K": 2, "H": layout.n_heads, "D": layout.k_dim, "O": 1,
             "C": layout.k_dim + layout.v_dim,
@@ -82,12 +81,12 @@ class KvFormat:
             if is_other or (axis == "T" and page_tokens % size) or (axis == "S" and size % page_tokens):
                 return None
         is_pair = self.nesting in (Nesting.LAYER_PAIRS, Nesting.PLANE_LISTS)
-        has_planes = is_pair or "K" in axes or ("C" in axes and n_planes == 2)
-        if has_planes != (n_planes == 2) or ("H" not in axes and layout.n_heads != 1):
+        has_planes = is_pair or "K" in axes or ("C" in axes and layout.n_planes == 2)
+        if has_planes != (layout.n_planes == 2) or ("H" not in axes and layout.n_heads != 1):
             return None
         view = tensor
         for axis, inner, sizes in (
-            ("C", "KD", (n_planes, layout.k_dim)),
+            ("C", "KD", (layout.n_planes, layout.k_dim)),
             ("S", "PT", (-1, page_tokens)),
             ("O", "", ()),
         ):

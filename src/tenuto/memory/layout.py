@@ -58,6 +58,11 @@ class ExtentLayout:
         return self.heads[1] - self.heads[0]
 
     @property
+    def n_planes(self) -> int:
+        """K and V, or one latent (MLA)."""
+        return 2 if self.v_dim else 1
+
+    @property
     def run_bytes(self) -> int:
         """Bytes of one (layer, head)."""
         return self.block_tokens * (self.k_dim + self.v_dim) * self.dtype.itemsize
@@ -83,9 +88,14 @@ class ExtentLayout:
         return align_up(self.extra_offset + EXTRA_BYTES, PAGE_BYTES)
 
     @property
+    def payload_bytes(self) -> int:
+        """Bytes of what stands behind the header."""
+        return self.n_layers * self.segment_bytes
+
+    @property
     def extent_bytes(self) -> int:
         """Bytes of the whole extent."""
-        return self.header_bytes + self.n_layers * self.segment_bytes
+        return self.header_bytes + self.payload_bytes
 
     def layer_range(self, layer: int) -> tuple[int, int]:
         """Byte range of `layer` (absolute number) in the extent."""

@@ -19,8 +19,6 @@ from tenuto.memory.formats import DTYPES, KvFormat, KvTensors, LayerViews, detec
 from tenuto.memory.layout import ExtentLayout
 from tenuto.memory.pages import PageRun
 
-__all__ = ["DTYPES", "ArenaView", "PagedKV"]
-
 
 class PagedKV:
     """The registered KV tensors of one engine, in layer order, by addresses.
@@ -43,7 +41,7 @@ class PagedKV:
         itemsize = first.element_size()
         self.device = first.device
         self.dtype = first.dtype
-        self.n_planes = 2 if layout.v_dim else 1
+        self.n_planes = layout.n_planes
         self.n_kernel_pages, self.kernel_page_tokens = first.shape[1], first.shape[3]
         self.pages_ratio = page_tokens // self.kernel_page_tokens
         self.n_pages = self.n_kernel_pages // self.pages_ratio
@@ -58,8 +56,9 @@ class PagedKV:
         distances = {planes[-1] - planes[0] for planes in self.addresses}
         self.plane_stride = distances.pop() if len(distances) == 1 else 0
         """From K to V; 0 where there is one plane, or the distance is not the same in all layers."""
-        self._stacks = [stack for _, _, stack in self._stacked()]
-        self._corners = [(layer, plane) for layer, plane, _ in self._stacked()]
+        stacked = list(self._stacked())
+        self._stacks = [stack for _, _, stack in stacked]
+        self._corners = [(layer, plane) for layer, plane, _ in stacked]
 
     @property
     def bases(self) -> tuple[int, ...]:
@@ -129,7 +128,7 @@ class ArenaView:
         dim, run, tokens = layout.k_dim, layout.run_bytes // size, layout.block_tokens
         flat = torch.frombuffer(arena.view, dtype=torch.uint8).view(dtype)
         self.payload = flat.as_strided(
-            (arena.n_slots, layout.n_layers, layout.n_heads, 2 if layout.v_dim else 1, tokens, dim),
+            (arena.n_slots, layout.n_layers, layout.n_heads, layout.n_planes, tokens, dim),
             (layout.extent_bytes // size, layout.segment_bytes // size, run, tokens * dim, dim, 1),
             layout.header_bytes // size,
         )

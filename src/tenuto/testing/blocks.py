@@ -35,7 +35,7 @@ def make_keys(n_blocks: int, seed: int = 0) -> list[BlockKey]:
 
 def payload_of(layout: ExtentLayout, block: TokenBlock) -> bytes:
     """What `fill_extent` writes behind the header; other blocks get other bytes."""
-    return Random(block.key.hash).randbytes(layout.extent_bytes - layout.header_bytes)
+    return Random(block.key.hash).randbytes(layout.payload_bytes)
 
 
 def fill_extent(codec: ExtentCodec, buffer: memoryview, block: TokenBlock) -> None:

@@ -158,10 +158,10 @@ class TransferEngine:
             lane.close()
 
     def _start(self, job: _Job) -> None:
-        job.began = self._clock()
         if job.transfer.route is not Route.DEVICE_TO_HOST:
             self._lanes[job.transfer.route].put(job)
             return
+        job.began = self._clock()
 
         def gather(job: _Job, indices: list[int]) -> list[BlockFailure]:
             job.landing = self._movers.gather(job.transfer, indices)

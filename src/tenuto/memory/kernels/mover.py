@@ -117,7 +117,7 @@ class BlockMover:
         device = self._table.device
         pages = torch.empty((0, self._pages_per_block), dtype=torch.int32, device=device)
         slots = torch.empty(0, dtype=torch.int64, device=device)
-        nothing = torch.empty((0, self._layout.n_layers * self._layout.segment_bytes), dtype=torch.uint8, device=device)
+        nothing = torch.empty((0, self._layout.payload_bytes), dtype=torch.uint8, device=device)
         self.gather(pages, nothing, 1)
         self.scatter(pages, pages, nothing, 1)
         self.gather_layer(0, slots, nothing, 1)

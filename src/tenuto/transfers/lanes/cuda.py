@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,9 @@ from tenuto.transfers.lanes.waiter import Waiter
 BATCH_RUN_BYTES = 512 << 10
 """From this size on, copies of single runs reach the wire's rate without a ring."""
 _LOW = 0  # torch's lowest stream priority
+
+Parts = list[tuple[int, int]]
+"""Half-open ranges of a transfer's blocks, one after the other: each is a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class CudaDevice:
         self._read = torch.cuda.Event()  # the reading of all gathers so far
         self._is_settled = True
         self._waiters = Waiter(), Waiter()  # out, in
-        payload_bytes = self._payload_bytes = kv.layout.extent_bytes - kv.layout.header_bytes
+        payload_bytes = self._payload_bytes = kv.layout.payload_bytes
         host = np.arange(arena.n_slots, dtype=np.uint64) * np.uint64(arena.extent_bytes)
         host += np.uint64(arena.address(0) + kv.layout.header_bytes)
         if contiguous_bytes(kv) >= BATCH_RUN_BYTES:
@@ -89,11 +93,10 @@ class CudaDevice:
         computed.record(torch.cuda.current_stream(self._device))
         ended = torch.cuda.Event()
         self._is_settled = False
-        try:
+        with ExitStack() as undo:
+            undo.callback(ended.synchronize)  # what was queued must not write host slots that others get then
             self._way.gather(runs, slots, computed, self._read, ended)
-        except BaseException:  # what was queued must not write host slots that others get now
-            ended.synchronize()
-            raise
+            undo.pop_all()
         return _Flight(self._waiters[0], ended, computed, len(runs) * self._payload_bytes, queued_at)
 
     def settle(self) -> None:
@@ -159,8 +162,9 @@ class _Staged:
             try:
                 self._gathering.wait_event(after)
                 host = self._host[list(slots)]
-                tables = self._tables(runs, self._out.blocks_per_window)
-                for at, stop in _parts(len(slots), self._out.blocks_per_window):
+                parts = _cut(len(slots), self._out.blocks_per_window)
+                tables = self._tables(runs, parts)
+                for at, stop in parts:
                     pages, _ = next(tables)
                     window = self._out.take()
                     self._gathering.wait_event(window.emptied)
@@ -180,8 +184,9 @@ class _Staged:
             try:
                 self._scattering.wait_event(after)
                 host = self._host[list(slots)]
-                tables = self._tables(runs, self._in.blocks_per_window)
-                for at, stop in _parts(len(slots), self._in.blocks_per_window):
+                parts = _cut(len(slots), self._in.blocks_per_window)
+                tables = self._tables(runs, parts)
+                for at, stop in parts:
                     window = self._in.take()
                     self._copying_in.wait_event(window.emptied)
                     self._copy(window.addresses[: stop - at], host[at:stop], self._copying_in)
@@ -193,13 +198,14 @@ class _Staged:
             finally:
                 ended.record(self._scattering)
 
-    def _tables(self, runs: Sequence[PageRun], most: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _tables(self, runs: Sequence[PageRun], parts: Parts) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(pages, first) of each part on the device. The first part's come alone, so that its kernel starts early."""
-        base, pages, first = 0, *self._table(runs[: _first_part(len(runs), most)])
-        for at, stop in _parts(len(runs), most):
-            if at and not base:
-                base, pages, first = at, *self._table(runs[at:])
-            yield pages[at - base : stop - base], first[at - base : stop - base]
+        _, base = parts[0]
+        yield self._table(runs[:base])
+        if base < len(runs):
+            pages, first = self._table(runs[base:])
+            for at, stop in parts[1:]:
+                yield pages[at - base : stop - base], first[at - base : stop - base]
 
     def _table(self, runs: Sequence[PageRun]) -> tuple[torch.Tensor, torch.Tensor]:
         """(pages, first) on the device; torch keeps the pinned memory until it was copied."""
@@ -221,7 +227,6 @@ class _Batch:
         self._runs = ContiguousRuns(kv)
         self._host = host
         self._driver = driver
-        self._device = kv.device
         self._out, self._in = (torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(2))
 
     def gather(
@@ -252,19 +257,17 @@ class _Batch:
             self._driver.copy(targets, sources, sizes, stream.cuda_stream)
 
 
-def _first_part(n_blocks: int, most: int) -> int:
-    return min(max(1, most // 8), n_blocks)
-
-
-def _parts(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of at most `most` blocks; the first and the last are short, since nothing runs beside them."""
-    short, at = max(1, most // 8), _first_part(n_blocks, most)
-    yield 0, at
+def _cut(n_blocks: int, most: int) -> Parts:
+    """Parts of at most `most` blocks; the first and the last are short, since nothing runs beside them."""
+    short = max(1, most // 8)
+    at = min(short, n_blocks)
+    parts = [(0, at)]
     while at < n_blocks:
         left = n_blocks - at
         step = min(most, left - short if left > short else left)
-        yield at, at + step
+        parts.append((at, at + step))
         at += step
+    return parts
 
 
 def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> None:
