@@ -35,6 +35,8 @@ class Threads:
         """Let others go on, and come back when `until()`."""
         if self._is_over:
             raise Over
+        if self._error is not None:
+            raise self._error
         me = self.running
         me.may_go_on = until
         following = self._draw()

@@ -31,9 +31,9 @@ class Memory:
         name = rng.choice(LATENT if is_mla else BOTH)
         arrangement = (ARRANGEMENTS | MLA_ARRANGEMENTS)[name]
         self.mirror = random_truth(shape, N_PAGES)  # (layers, kernel pages, heads, planes, tokens, row bytes)
-        tensors = arrangement.tensors(self.mirror.copy(), shape.dtype)
-        self.layout = shape.layout
-        self.kv = PagedKV(tensors, shape.layout, PAGE_TOKENS, arrangement.kv_format)
+        self.tensors = arrangement.tensors(self.mirror.copy(), shape.dtype)
+        self.layout, self.kv_format = shape.layout, arrangement.kv_format
+        self.kv = PagedKV(self.tensors, shape.layout, PAGE_TOKENS, arrangement.kv_format)
         self.rows = rows_of(self.kv)
         self._generation = 0
 
@@ -107,13 +107,14 @@ class Life:
         self.rng = rng = gpu.rng
         self.memory = memory = Memory(rng)
         self.host = Host(memory.layout)
+        for _ in range(rng.choice([0, 50])):  # the engine is at work when the lanes are made
+            gpu.compute.put([int])
         lanes.put_on(gpu, rng.choice([1, 1 << 40]))  # without a ring, or with two
         per_window = [rng.randint(1, 4) * memory.layout.payload_bytes for _ in range(2)]
         ring = lanes.cuda.RingSizes(2 * per_window[0], rng.randint(2, 3) * per_window[0], per_window[0], 2, 1)
         self.device = lanes.cuda.CudaDevice(memory.kv, self.host.arena, ring, gpu)
         gpu.fault_rate = fault_rate
-        for slot in rng.sample(range(N_SLOTS), rng.randrange(N_SLOTS // 2)):
-            self.host.fill(slot, memory.payload(PageRun(tuple(rng.sample(range(N_PAGES), PER_BLOCK)))))
+        self.read_disk(rng.randrange(N_SLOTS // 2))
         self.busy = set()  # pages that are being loaded
         self.lost = set()  # pages that hold nobody knows what
         self.lanes = {name: [] for name in ("copy", "direct", "stage")}
@@ -123,6 +124,7 @@ class Life:
     def live(self, n_steps):
         """Until all has ended; whatever goes wrong, no thread is left."""
         try:
+            self.load(self.rng.choice([0, 1]))
             for _ in range(n_steps):
                 self.step()
             self.gpu.threads.pause(lambda: not any(self.lanes.values()))
@@ -146,6 +148,7 @@ class Life:
             self.store()
         self.load(may() * 0.3)  # a mark settles, too
         self._evict()
+        self.read_disk(self.rng.choice([0, 0, 0, 3]))
         self.gpu.threads.pause()
 
     def forward(self):
@@ -167,6 +170,12 @@ class Life:
             partial(memory.write, part, layer, memory.mirror[:, part].copy())
             for page in written for part in memory.parts(page) for layer in range(memory.layout.n_layers)
         )  # fmt: skip
+
+    def read_disk(self, n_blocks):
+        """Blocks that lay somewhere else come into free slots, without the GPU."""
+        for slot in self.rng.sample(sorted(self.host.free), min(n_blocks, len(self.host.free))):
+            pages = self.rng.sample(range(N_PAGES), PER_BLOCK)
+            self.host.fill(slot, self.memory.payload(PageRun(tuple(pages))))
 
     def store(self):
         slots = self.rng.sample(sorted(self.host.free), min(len(self.host.free), self.rng.randint(1, 10)))
