@@ -15,12 +15,14 @@ from tenuto.config import load_config
 from tenuto.connectors.session import Leader, Progress, Setup, Worker, setup
 from tenuto.connectors.session import worker as worker_module
 from tenuto.testing.clock import FakeClock
+from tenuto.testing.kvshapes import payload_of
 from tenuto.testing.memory_store import MemoryStore
 from tenuto.testing.requests import FakeRequest
-from tenuto.tokens import Namespace
+from tenuto.tokens import HashChain, Namespace
 from tenuto.transfers import engine as engine_module
+from tenuto.transfers.movers import Movers
 from tests.transfers.fake_cuda import Gpu
-from tests.transfers.lane_life import N_PAGES, PAGE_TOKENS, PER_BLOCK, Memory
+from tests.transfers.lane_life import N_PAGES, PAGE_TOKENS, PER_BLOCK, Memory, expect
 
 BLOCK = PAGE_TOKENS * PER_BLOCK
 MOST_STEPS = 400
@@ -61,6 +63,7 @@ class Seq:
     n_told: int = 0  # pages that the leader has heard of
     loads_to: int = 0
     n_local: int = 0  # pages of the engine's own prefix hit that were not written yet
+    failed_pages: set = field(default_factory=set)
     is_running: bool = False
 
 
@@ -72,7 +75,7 @@ class GpuEngine:
         self.rng = rng = gpu.rng
         self.memory = memory = Memory(rng)
         layout = memory.layout
-        n_host, n_disk, timeout_s = rng.choice([4, 10, 20]), rng.choice([0, 40]), rng.choice([0.2, 30.0])
+        n_host, n_disk, timeout_s = rng.choice([4, 10, 20]), rng.choice([0, 40]), rng.choice([0.05, 30.0])
         config = load_config({
             "tiers": {
                 "host": {"capacity": (n_host + setup.N_BOUNCE * (n_disk > 0)) * layout.extent_bytes},
@@ -85,6 +88,7 @@ class GpuEngine:
         window = rng.randint(1, 3) * layout.payload_bytes
         ring = lanes.cuda.RingSizes(2 * window, 2 * window, window, 2, 1)
         monkeypatch.setattr(engine_module, "threading", gpu.threads)
+        monkeypatch.setattr(Movers, "land", self._watched(Movers.land))
         for name, fake in {
             "make_device": lambda _, kv, arena: lanes.cuda.CudaDevice(kv, arena, ring, gpu),
             "open_disk": lambda _, __, codec: SlowStore(codec, n_disk, gpu.threads.pause),
@@ -99,7 +103,7 @@ class GpuEngine:
         self.free = list(range(N_PAGES))
         self.seqs = {}
         self.n_requests = self.n_loaded_pages = 0
-        self.preempted, self.steps = [], []
+        self.preempted, self.steps, self.tokens = [], [], {}
         self.prompts = [[rng.randrange(50) for _ in range(6 * BLOCK)] for _ in range(3)]
 
     def live(self, n_steps):
@@ -121,6 +125,33 @@ class GpuEngine:
             self.gpu.drain()
         finally:
             self.gpu.threads.close()
+
+    def _watched(self, land):
+        """`Movers.land`, and what has landed is compared with what each block must hold."""
+
+        def landed(movers, transfer, indices, landing):
+            land(movers, transfer, indices, landing)
+            for index in indices:
+                wanted = self._payload(transfer.keys[index].hash)
+                found = np.frombuffer(movers._arena.slot(transfer.targets[index]), np.uint8)
+                expect(found[self.memory.layout.header_bytes :], wanted, f"stored: {transfer.pages[index]}")
+
+        return landed
+
+    def _payload(self, block_hash):
+        """What a block of these tokens must hold, by docs/format.md."""
+        tokens = self.tokens[block_hash]
+        rows = [
+            self._page(tokens, at) for at in range(len(tokens) // PAGE_TOKENS - PER_BLOCK, len(tokens) // PAGE_TOKENS)
+        ]
+        return payload_of(np.stack(rows, 1), list(range(PER_BLOCK)), self.memory.layout.segment_bytes, 0)
+
+    def _learn(self, view):
+        """The tokens up to the end of each of its blocks, by the block's hash."""
+        chain = HashChain(self.leader._namespace.digest, BLOCK)
+        chain.append(view.tokens)
+        for index, block_hash in enumerate(chain.hashes):
+            self.tokens[block_hash] = view.tokens[: (index + 1) * BLOCK]
 
     def _add(self):
         prompt = self.rng.choice(self.prompts)[: self.rng.randint(1, 6 * BLOCK)]
@@ -155,15 +186,18 @@ class GpuEngine:
 
     def _hear(self):
         news = self.worker.poll()
+        for seq in self.seqs.values():
+            if seq.loads_to:
+                seq.failed_pages |= news.failed_pages.intersection(seq.pages)
         for name in news.finished:
             seq = self.seqs[name]
-            bad = [at for at in range(seq.loads_to // PAGE_TOKENS) if seq.pages[at] in news.failed_pages]
+            bad = [at for at in range(seq.loads_to // PAGE_TOKENS) if seq.pages[at] in seq.failed_pages]
             n_pages = bad[0] if bad else seq.loads_to // PAGE_TOKENS
             for at in range(seq.n_computed // PAGE_TOKENS, n_pages):
                 for what in self._checks(seq, at, f"{name} was loaded"):
                     what()
                 self.n_loaded_pages += 1
-            seq.n_computed, seq.loads_to, seq.is_running = n_pages * PAGE_TOKENS, 0, True
+            seq.n_computed, seq.loads_to, seq.is_running, seq.failed_pages = n_pages * PAGE_TOKENS, 0, True, set()
             self.leader.admit(name, seq.pages, 0)
         report = self.worker.report()
         if report is not None:
@@ -189,7 +223,7 @@ class GpuEngine:
         n_tokens = len(seq.view.tokens)
         n_local = min(self.rng.choice([0, 0, 1, 3]) * PAGE_TOKENS, (n_tokens - 1) // PAGE_TOKENS * PAGE_TOKENS)
         n_external = self.leader.lookup(seq.view, n_local)
-        n_pages = -(-n_tokens // PAGE_TOKENS) + 2
+        n_pages = -(-n_tokens // PAGE_TOKENS) + self.rng.randint(1, 3 * PER_BLOCK)
         if n_external is None or n_pages > len(self.free):
             return
         seq.pages = [self.free.pop() for _ in range(n_pages)]
@@ -201,10 +235,12 @@ class GpuEngine:
     def _go_on(self, seq):
         start, view = seq.n_computed, seq.view
         if start >= len(view.tokens):
-            if -(-(start + 1) // PAGE_TOKENS) > len(seq.pages):
+            n_new = min(self.rng.randint(1, 6), len(seq.pages) * PAGE_TOKENS - start)
+            if not n_new:
                 return seq, None, start  # as long as it may get
-            view.tokens.append(self.rng.randrange(99))
+            view.tokens += [self.rng.randrange(99) for _ in range(n_new)]
         seq.n_computed = min(start + self.rng.randint(1, 3 * BLOCK), len(view.tokens))
+        self._learn(view)
         is_whole = seq.n_told == 0
         new, seq.n_told = seq.pages[seq.n_told :], len(seq.pages)
         return seq, Progress(view.request_id, seq.pages if is_whole else new, is_whole, seq.n_computed), start
@@ -229,11 +265,15 @@ class GpuEngine:
 
     def _rows(self, seq, at):
         """(kernel page, layer, content) of one of the request's pages."""
-        layout, tokens = self.memory.layout, seq.view.tokens
+        rows, step = self._page(seq.view.tokens, at), self.memory.kv.kernel_page_tokens
+        for number, part in enumerate(self.memory.parts(seq.pages[at])):
+            for layer in range(len(rows)):
+                yield part, layer, rows[:, :, :, number * step : (number + 1) * step]
+
+    def _page(self, tokens, at):
+        """``(layers, heads, planes, tokens, row bytes)`` of page `at` of these tokens; every row its own."""
+        layout = self.memory.layout
         page = np.empty((layout.n_layers, layout.n_heads, layout.n_planes, PAGE_TOKENS, 2), np.uint32)
         page[..., 0] = [zlib.crc32(bytes(tokens[: at * PAGE_TOKENS + n + 1])) for n in range(PAGE_TOKENS)]
         page[..., 1] = np.arange(page[..., 1].size).reshape(page.shape[:-1])
-        rows, step = page.view(np.uint8), self.memory.kv.kernel_page_tokens
-        for number, part in enumerate(self.memory.parts(seq.pages[at])):
-            for layer in range(layout.n_layers):
-                yield part, layer, rows[:, :, :, number * step : (number + 1) * step]
+        return page.view(np.uint8)

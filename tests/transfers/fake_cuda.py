@@ -1,10 +1,12 @@
 """A made-up GPU: streams that run in a random legal order, over real memory.
 
-Nothing runs by itself: operations are queued, and go on a piece at a time when somebody calls, waits or pauses. A stream
-runs its operations in order; the pieces of one (rows of a kernel, parts of a batch of copies) in any. Which stream goes
-on is drawn, and each has a speed of its own. As in CUDA, a wait is for the last record before it, and an event that was
-never recorded has passed. Memory that was dropped is overwritten as soon as torch's allocators would give it to others:
-in the order of the stream that it was made on, pinned memory when its copies by torch have ended.
+Nothing runs by itself: operations are queued, and go on a piece at a time when somebody calls, waits or pauses. A
+stream runs its operations in order; the pieces of one (rows of a kernel, parts of a batch of copies) in any. Which
+stream goes on is drawn, and each has a speed of its own. As in CUDA, a wait is for the last record before it, and an
+event that was never recorded has passed. Memory that was dropped is overwritten as soon as torch's allocators would
+give it to others: in the order of the stream that it was made on, pinned memory when its copies by torch have ended.
+
+Of torch's operations, fills and copies of what `empty` and `zeros` gave are queued; any other runs at once.
 """
 
 import ctypes
@@ -18,20 +20,18 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tenuto.memory.driver import DriverError
 from tests.transfers.fake_threads import Threads
 
 ROTTEN = 0x6B
 """What dropped memory is overwritten with."""
+PIECE_S = 1e-4
 PIECES = 24
 """At most so many has a batch of copies."""
 
 
 class WrongBytes(BaseException):
     """Somebody read what is not there, no longer or not yet. No `except Exception` keeps it from the test."""
-
-
-class DriverFault(RuntimeError):
-    """What the made-up driver says when it was told to fail."""
 
 
 class Ticket:
@@ -155,7 +155,7 @@ class Gpu:
             return False
         if self._last not in ready or self.rng.random() < 0.3:
             self._last = self.rng.choices(ready, [stream.speed for stream in ready])[0]
-        self.clock_s += 1e-4
+        self.clock_s += PIECE_S
         if self._wrong is not None:  # what unwinds now waits for nothing
             raise self._wrong
         try:
@@ -175,9 +175,13 @@ class Gpu:
             self.threads.pause()
 
     def sleep(self, seconds):
-        self.clock_s += seconds
-        self.tick()
+        """Pieces run meanwhile."""
+        until_s = self.clock_s + seconds
         self.threads.pause()
+        while self.clock_s < until_s and self.step():
+            if self.rng.random() < 0.3:
+                self.threads.pause()
+        self.clock_s = max(self.clock_s, until_s)
 
     def copy(self, targets, sources, sizes, stream):
         """The driver's: copies in no order among themselves, each perhaps in two parts. A fault leaves some queued."""
@@ -192,7 +196,7 @@ class Gpu:
         step = math.ceil(len(moves) / PIECES) or 1
         self.streams[stream].put(partial(_move, moves[at : at + step]) for at in range(0, len(moves), step))
         if is_fault:
-            raise DriverFault
+            raise DriverError("a copy", 1, "made up")
 
     def empty(self, *size, dtype=torch.float32, device=None, pin_memory=False, fill=ROTTEN):
         """Torch's, of memory that a kernel or the wire reaches."""
@@ -214,7 +218,9 @@ class Gpu:
 
     def copy_tensor(self, target, source):
         """As `Tensor.copy_` without waiting."""
-        assert target.is_contiguous() and source.is_contiguous() and target.nbytes == source.nbytes
+        assert target.is_contiguous()
+        assert source.is_contiguous()
+        assert target.nbytes == source.nbytes
         ticket = Ticket()
         for storage, _, stream, tickets in self._held:
             if stream is None and storage == StorageWeakRef(source.untyped_storage()):
@@ -306,7 +312,9 @@ class _Mover:
 
     def _launch(self, pages, first, payloads, n_programs):
         """As a kernel: it keeps nothing alive, and reads its tables when it runs."""
-        assert n_programs >= 1 and pages.is_contiguous() and payloads.shape[0] >= len(pages)
+        assert n_programs >= 1
+        assert pages.is_contiguous()
+        assert payloads.shape[0] >= len(pages)
         n, width = pages.shape
         table = _bytes_at(pages.data_ptr(), 4 * n * width).view(np.int32).reshape(n, width)
         left_alone = None if first is None else _bytes_at(first.data_ptr(), 4 * n).view(np.int32)

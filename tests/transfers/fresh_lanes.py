@@ -32,7 +32,9 @@ class FreshLanes:
             (folder / self.name / name).write_text(text, "utf-8")
         sys.path.insert(0, str(folder))
         try:
-            self.modules = [importlib.import_module(f"{self.name}.{Path(name).stem}") for name in sources if name[0] != "_"]
+            self.modules = [
+                importlib.import_module(f"{self.name}.{Path(name).stem}") for name in sources if name[0] != "_"
+            ]
         finally:
             sys.path.remove(str(folder))
         self.cuda = sys.modules[f"{self.name}.cuda"]

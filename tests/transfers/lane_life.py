@@ -5,11 +5,12 @@ from functools import partial
 import numpy as np
 
 from tenuto.memory.arena import HostArena
+from tenuto.memory.driver import DriverError
 from tenuto.memory.layout import Dtype
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
 from tenuto.testing.kvshapes import ARRANGEMENTS, MLA_ARRANGEMENTS, Shape, payload_of, random_truth
-from tests.transfers.fake_cuda import DriverFault, Gpu, WrongBytes, rows_of
+from tests.transfers.fake_cuda import Gpu, WrongBytes, rows_of
 
 PAGE_TOKENS, PER_BLOCK = 4, 4
 N_PAGES, N_SLOTS = 60, 24
@@ -107,8 +108,7 @@ class Life:
         self.rng = rng = gpu.rng
         self.memory = memory = Memory(rng)
         self.host = Host(memory.layout)
-        for _ in range(rng.choice([0, 50])):  # the engine is at work when the lanes are made
-            gpu.compute.put([int])
+        gpu.compute.put([int] * rng.choice([0, 60]))  # the engine is at work when the lanes are made
         lanes.put_on(gpu, rng.choice([1, 1 << 40]))  # without a ring, or with two
         per_window = [rng.randint(1, 4) * memory.layout.payload_bytes for _ in range(2)]
         ring = lanes.cuda.RingSizes(2 * per_window[0], rng.randint(2, 3) * per_window[0], per_window[0], 2, 1)
@@ -184,8 +184,9 @@ class Life:
         payloads = [self.memory.payload(run) for run in runs]
         try:
             landing = self.device.gather(runs, slots)
-        except DriverFault:
-            return  # the slots may be another's at once
+        except DriverError:
+            self.read_disk(2)  # into the same slots, perhaps
+            return
         self.host.free -= set(slots)
         stored = dict(zip(slots, payloads, strict=True))
         if landing.has_ended:
@@ -221,7 +222,7 @@ class Life:
     def _load(self, runs, slots, pages, mark):
         try:
             self.device.scatter(runs, slots, mark)
-        except DriverFault:
+        except DriverError:
             self.lost |= pages
         else:
             self.lost -= pages
