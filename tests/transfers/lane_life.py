@@ -125,6 +125,7 @@ class Life:
         """Until all has ended; whatever goes wrong, no thread is left."""
         try:
             self.load(self.rng.choice([0, 1]))
+            self.gpu.threads.pause()
             for _ in range(n_steps):
                 self.step()
             self.gpu.threads.pause(lambda: not any(self.lanes.values()))
