@@ -22,7 +22,7 @@ from tenuto.testing.kvshapes import BENCHED
 from tenuto.transfers.lanes.cuda import CudaDevice, RingSizes
 
 GIB = 1 << 30
-_RING = RingSizes(256 << 20, 384 << 20, 128 << 20, 16, 16)
+_RING = RingSizes(256 << 20, 384 << 20, 128 << 20, 64, 64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,6 @@ BATCH_RUN_BYTES = 512 << 10
 """From this size on, copies of single runs reach the wire's rate without a ring."""
 _LOW = 0  # torch's lowest stream priority
 
-Parts = list[tuple[int, int]]
-"""Half-open ranges of a transfer's blocks, one after the other: each is a window."""
-
 
 @dataclass(frozen=True, slots=True)
 class RingSizes:
@@ -162,10 +159,8 @@ class _Staged:
             try:
                 self._gathering.wait_event(after)
                 host = self._host[list(slots)]
-                parts = _cut(len(slots), self._out.blocks_per_window)
-                tables = self._tables(runs, parts)
-                for at, stop in parts:
-                    pages, _ = next(tables)
+                for at, stop in _cut(len(slots), self._out.blocks_per_window):
+                    pages, _ = self._table(runs[at:stop])
                     window = self._out.take()
                     self._gathering.wait_event(window.emptied)
                     self._mover.gather(pages, window.buffer[: stop - at], self._sizes.store_programs)
@@ -184,28 +179,17 @@ class _Staged:
             try:
                 self._scattering.wait_event(after)
                 host = self._host[list(slots)]
-                parts = _cut(len(slots), self._in.blocks_per_window)
-                tables = self._tables(runs, parts)
-                for at, stop in parts:
+                for at, stop in _cut(len(slots), self._in.blocks_per_window):
                     window = self._in.take()
                     self._copying_in.wait_event(window.emptied)
                     self._copy(window.addresses[: stop - at], host[at:stop], self._copying_in)
                     window.filled.record(self._copying_in)
-                    pages, first = next(tables)
+                    pages, first = self._table(runs[at:stop])
                     self._scattering.wait_event(window.filled)
                     self._mover.scatter(pages, first, window.buffer[: stop - at], self._sizes.load_programs)
                     window.emptied.record(self._scattering)
             finally:
                 ended.record(self._scattering)
-
-    def _tables(self, runs: Sequence[PageRun], parts: Parts) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(pages, first) of each part on the device. The first part's come alone, so that its kernel starts early."""
-        _, base = parts[0]
-        yield self._table(runs[:base])
-        if base < len(runs):
-            pages, first = self._table(runs[base:])
-            for at, stop in parts[1:]:
-                yield pages[at - base : stop - base], first[at - base : stop - base]
 
     def _table(self, runs: Sequence[PageRun]) -> tuple[torch.Tensor, torch.Tensor]:
         """(pages, first) on the device; torch keeps the pinned memory until it was copied."""
@@ -257,17 +241,19 @@ class _Batch:
             self._driver.copy(targets, sources, sizes, stream.cuda_stream)
 
 
-def _cut(n_blocks: int, most: int) -> Parts:
-    """Parts of at most `most` blocks; the first and the last are short, since nothing runs beside them."""
+def _cut(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of at most `most` blocks. Nothing runs beside the first and the last, so these are short.
+
+    From the first on they double: the next window's kernel then ends before the copy of the last one does.
+    """
     short = max(1, most // 8)
-    at = min(short, n_blocks)
-    parts = [(0, at)]
+    at, step = 0, short
     while at < n_blocks:
         left = n_blocks - at
-        step = min(most, left - short if left > short else left)
-        parts.append((at, at + step))
-        at += step
-    return parts
+        size = min(step, left - short if left > short else left)
+        yield at, at + size
+        at += size
+        step = min(most, 2 * step)
 
 
 def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> None:
