@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from tenuto.errors import Cause
@@ -17,6 +17,14 @@ from tenuto.transfers.movers import Movers
 from tenuto.transfers.plan import BlockFailure, Route, Transfer, TransferResult
 
 logger = logging.getLogger(__name__)
+
+_LANES = {
+    "load": Route.DISK_TO_HOST,
+    "copy": Route.HOST_TO_DEVICE,
+    "store": Route.HOST_TO_DISK,
+    "direct": Route.DISK_TO_DEVICE,
+    "stage": Route.DEVICE_TO_HOST,
+}
 
 
 @dataclass(slots=True)
@@ -55,6 +63,11 @@ class _Lane:
             self._is_closed = True
             self._ready.notify()
 
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended by then."""
+        self._thread.join(max(timeout_s, 0.0))
+        return not self._thread.is_alive()
+
     def _loop(self) -> None:
         while True:
             with self._ready:
@@ -90,12 +103,12 @@ class TransferEngine:
         self._changed = threading.Condition()
         self._jobs: dict[int, _Job] = {}
         self._results: list[TransferResult] = []
-        self._lanes = {
-            route: _Lane(name, self._run)
-            for name, route in (("load", Route.DISK_TO_HOST), ("copy", Route.HOST_TO_DEVICE),
-                                ("store", Route.HOST_TO_DISK), ("direct", Route.DISK_TO_DEVICE),
-                                ("stage", Route.DEVICE_TO_HOST))
-        }  # fmt: skip
+        self._lanes: dict[Route, _Lane] = {}
+        with ExitStack() as undo:  # where the system gives no further thread
+            undo.callback(self.close)
+            for name, route in _LANES.items():
+                self._lanes[route] = _Lane(name, self._run)
+            undo.pop_all()
 
     def submit(self, transfers: Sequence[Transfer]) -> None:
         """Take transfers; each gets exactly one result, from `poll`."""
@@ -152,10 +165,12 @@ class TransferEngine:
         with self._changed:
             return self._changed.wait_for(lambda: not self._jobs, timeout_s)
 
-    def close(self) -> None:
-        """End the lanes after what is queued."""
+    def close(self, timeout_s: float = 0.0) -> bool:
+        """End the lanes after what is queued; whether that came within `timeout_s`. From then on nothing is touched."""
         for lane in self._lanes.values():
             lane.close()
+        deadline = time.monotonic() + timeout_s
+        return all(lane.join(deadline - time.monotonic()) for lane in self._lanes.values())
 
     def _start(self, job: _Job) -> None:
         if job.transfer.route is not Route.DEVICE_TO_HOST:

@@ -264,6 +264,8 @@ def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> N
     free, _ = torch.cuda.mem_get_info(device)
     if sum(needs.values()) > free:
         largest = max(needs, key=lambda setting: needs[setting])
+        if needs[largest] == Ring.bytes_needed(0, sizes.window_bytes, payload_bytes):  # two windows: the least
+            largest = "tiers.device.window" if sizes.window_bytes > payload_bytes else "layout.block_tokens"
         raise ConfigError(
             f"{largest}: the staging rings take {sum(needs.values()) >> 20} MiB of GPU memory and {free >> 20} MiB are "
             "free; give less, or lower vLLM's gpu_memory_utilization"
