@@ -131,3 +131,38 @@ def test_a_copy_that_fails_halfway_leaves_nothing_running(monkeypatch):
         with pytest.raises(RuntimeError, match="the driver"):
             move()
         assert not any(stream.queue for stream in engine.gpu.streams if stream.name.startswith("copying"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kernel", ["gather", "scatter"])
+def test_a_kernel_whose_launch_fails_after_all_has_its_window_to_itself(monkeypatch, seed, kernel):
+    """The driver may report an error of something else; the next load may come from another thread at once."""
+    engine = Engine(monkeypatch, seed)
+    device, runs = engine.device, engine.runs
+    engine.compute()
+    device.gather(runs, list(range(N_SLOTS))).wait()
+    stored = list(engine.values)
+    mover = device._way._mover
+    launch = getattr(mover, kernel)
+    moves = {
+        "gather": lambda block: device.gather(runs[block : block + 1], [block]),
+        "scatter": lambda block: device._way.scatter(
+            runs[block : block + 1], [block], device.mark(), cuda.torch.cuda.Event()
+        ),
+    }
+
+    def fail(*args):
+        launch(*args)
+        raise RuntimeError("launched all the same")
+
+    for turn in range(4):
+        setattr(mover, kernel, fail)
+        with pytest.raises(RuntimeError, match="all the same"):
+            moves[kernel](turn)
+        setattr(mover, kernel, launch)
+        device.scatter(runs[6:], list(range(6, N_BLOCKS)), device.mark())
+    while any(stream.can_run for stream in engine.gpu.streams):
+        engine.gpu.step()
+    for block in range(N_BLOCKS):
+        for tensor in engine.tensors:
+            assert (tensor[list(runs[block].pages)] == stored[block]).all()
