@@ -76,6 +76,7 @@ class Worker:
         self._results: dict[int, list[TransferResult]] = {}
         self._told: Capacity | None = None
         self._is_idle = False
+        self._timed = 0
         self._has_saved = False  # `before_forward` was called in this step
         self._owed: tuple[Transfer, ...] = ()  # to be started after the forward
 
@@ -132,6 +133,7 @@ class Worker:
         """Start what does not depend on this step's computing."""
         engine = self._running_engine()
         self._is_idle = plan.is_idle
+        self._timed = plan.timed
         self._never_came(self._owed)
         self._owed = plan.after_forward
         if not self._has_saved:
@@ -174,10 +176,12 @@ class Worker:
         results, self._results = self._results, {}
         peers = self._poller.take()
         disk = self._store.capacity() if self._store is not None else None
-        if not results and not peers and disk == self._told:
+        timed, self._timed = self._timed, 0
+        if not (results or peers or timed) and disk == self._told:
             return None
         self._told = disk
-        return WorkerReport(results, {} if disk is None else {self.rank: disk}, {self.rank: peers} if peers else {})
+        disks = {} if disk is None else {self.rank: disk}
+        return WorkerReport(results, disks, {self.rank: peers} if peers else {}, timed)
 
     def shutdown(self) -> None:
         """Let pending writes end, up to the deadline, and close; behind what goes on after it, on a thread of its own.
