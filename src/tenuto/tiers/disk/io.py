@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from tenuto.errors import StoreError
 
@@ -47,9 +48,14 @@ class IoThreads:
         self._urgent: deque[tuple[_Batch, int, Job]] = deque()
         self._normal: deque[tuple[_Batch, int, Job]] = deque()
         self._is_closed = False
-        self._threads = [threading.Thread(target=self._loop, name=f"{name}-{i}", daemon=True) for i in range(n_threads)]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        with ExitStack() as undo:  # where the system gives no further thread
+            undo.callback(self.close)
+            for i in range(n_threads):
+                thread = threading.Thread(target=self._loop, name=f"{name}-{i}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            undo.pop_all()
 
     def run(self, jobs: Sequence[Job], *, is_urgent: bool) -> list[StoreError | None]:
         """Run all jobs, wait for them, and give the error of each that had one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,8 @@ class DiskSettings:
 class DiskStore:
     """See `tenuto.tiers.store.Store`. Owns the claimed folder until `close`.
 
-    Opening recovers; see `Growth.recover`. Raises `StoreError` when the folder can't be opened now.
+    Opening recovers; see `Growth.recover`. Raises `StoreError` when the folder can't be opened now; the claim's lock
+    is its caller's then.
     """
 
     def __init__(
@@ -52,19 +54,23 @@ class DiskStore:
         self._claim = claim
         self._codec = codec
         self._extent_bytes = codec.layout.extent_bytes
-        self._files = wrap_files(DirectFiles(claim.folder))
-        meta = _meta(codec)
-        self._manifest, listed = _open_manifest(claim.folder, meta)
-        self._growth = Growth(claim, self._files, self._manifest, settings.quota, self._extent_bytes)
-        self._growth.recover(settings.file_bytes)
-        self.recovered: list[tuple[int, BlockKey]] = [
-            entry for entry in listed if entry[0] < self._growth.slots.n_slots
-        ]
-        """(slot, key) of every block found when the store was opened, oldest first."""
-        self.peers = Peers(claim.instance.parent, claim.instance.name, rank, meta)
-        self._io = IoThreads(settings.n_threads, "tenuto-io")
-        self._growth.used(self._manifest.n_blocks)
-        self._growth.start()
+        with ExitStack() as undo:
+            self._files = wrap_files(DirectFiles(claim.folder))
+            undo.callback(self._files.close)
+            meta = _meta(codec)
+            self._manifest, listed = _open_manifest(claim.folder, meta)
+            undo.callback(self._manifest.close)
+            self._growth = Growth(claim, self._files, self._manifest, settings.quota, self._extent_bytes)
+            self._growth.recover(settings.file_bytes)
+            n_slots = self._growth.slots.n_slots
+            self.recovered: list[tuple[int, BlockKey]] = [entry for entry in listed if entry[0] < n_slots]
+            """(slot, key) of every block found when the store was opened, oldest first."""
+            self.peers = Peers(claim.instance.parent, claim.instance.name, rank, meta)
+            self._io = IoThreads(settings.n_threads, "tenuto-io")
+            undo.callback(self._io.close)
+            self._growth.used(self._manifest.n_blocks)
+            self._growth.start()
+            undo.pop_all()
 
     def capacity(self) -> Capacity:
         """See `Store`."""
@@ -111,12 +117,13 @@ class DiskStore:
 
     def close(self) -> None:
         """See `Store`."""
-        self._growth.close()
-        self._io.close()
-        self.peers.close()
-        self._files.close()
-        self._manifest.close()
-        os.close(self._claim.lock_fd)
+        with ExitStack() as closing:  # the last first; a step that fails leaves none out
+            closing.callback(os.close, self._claim.lock_fd)
+            closing.callback(self._manifest.close)
+            closing.callback(self._files.close)
+            closing.callback(self.peers.close)
+            closing.callback(self._io.close)
+            closing.callback(self._growth.close)
 
     def __repr__(self) -> str:
         return f"<DiskStore {self._claim.folder}: {self.capacity().n_slots} slots>"

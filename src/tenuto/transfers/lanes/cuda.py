@@ -163,11 +163,13 @@ class _Staged:
                     pages, _ = self._table(runs[at:stop])
                     window = self._out.take()
                     self._gathering.wait_event(window.emptied)
-                    self._mover.gather(pages, window.buffer[: stop - at], self._sizes.store_programs)
-                    window.filled.record(self._gathering)
-                    self._copying_out.wait_event(window.filled)
-                    self._copy(host[at:stop], window.addresses[: stop - at], self._copying_out)
-                    window.emptied.record(self._copying_out)
+                    try:
+                        self._mover.gather(pages, window.buffer[: stop - at], self._sizes.store_programs)
+                        window.filled.record(self._gathering)
+                        self._copying_out.wait_event(window.filled)
+                        self._copy(host[at:stop], window.addresses[: stop - at], self._copying_out)
+                    finally:  # whatever was queued, who takes the window next comes after it
+                        window.emptied.record(self._copying_out)
             finally:
                 read.record(self._gathering)
                 ended.record(self._copying_out)
@@ -182,12 +184,14 @@ class _Staged:
                 for at, stop in _cut(len(slots), self._in.blocks_per_window):
                     window = self._in.take()
                     self._copying_in.wait_event(window.emptied)
-                    self._copy(window.addresses[: stop - at], host[at:stop], self._copying_in)
-                    window.filled.record(self._copying_in)
-                    pages, first = self._table(runs[at:stop])
-                    self._scattering.wait_event(window.filled)
-                    self._mover.scatter(pages, first, window.buffer[: stop - at], self._sizes.load_programs)
-                    window.emptied.record(self._scattering)
+                    try:
+                        self._copy(window.addresses[: stop - at], host[at:stop], self._copying_in)
+                        window.filled.record(self._copying_in)
+                        pages, first = self._table(runs[at:stop])
+                        self._scattering.wait_event(window.filled)
+                        self._mover.scatter(pages, first, window.buffer[: stop - at], self._sizes.load_programs)
+                    finally:
+                        window.emptied.record(self._scattering)
             finally:
                 ended.record(self._scattering)
 
@@ -264,6 +268,8 @@ def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> N
     free, _ = torch.cuda.mem_get_info(device)
     if sum(needs.values()) > free:
         largest = max(needs, key=lambda setting: needs[setting])
+        if needs[largest] == Ring.bytes_needed(0, sizes.window_bytes, payload_bytes):  # two windows: the least
+            largest = "tiers.device.window" if sizes.window_bytes > payload_bytes else "layout.block_tokens"
         raise ConfigError(
             f"{largest}: the staging rings take {sum(needs.values()) >> 20} MiB of GPU memory and {free >> 20} MiB are "
             "free; give less, or lower vLLM's gpu_memory_utilization"
