@@ -90,7 +90,7 @@ class GpuEngine:
         monkeypatch.setattr(engine_module, "threading", gpu.threads)
         monkeypatch.setattr(Movers, "land", self._watched(Movers.land))
         for name, fake in {
-            "make_device": lambda _, kv, arena: lanes.cuda.CudaDevice(kv, arena, ring, gpu),
+            "make_device": lambda _, kv, arena, __: lanes.cuda.CudaDevice(kv, arena, ring, gpu),
             "open_disk": lambda _, __, codec: SlowStore(codec, n_disk, gpu.threads.pause),
             "TransferEngine": partial(engine_module.TransferEngine, clock=lambda: gpu.clock_s),
         }.items():

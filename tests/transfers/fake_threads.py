@@ -88,6 +88,11 @@ class Threads:
         task.thread = real.Thread(target=live, daemon=True)
         task.thread.start()
         self._tasks.append(task)
+        return task
+
+    def has_ended(self, task):
+        """Whether it has done all that it had to do."""
+        return task not in self._tasks
 
     def Thread(self, target, name="", daemon=True):  # noqa: N802
         return _Thread(self, target)
@@ -107,7 +112,13 @@ class _Thread:
         self._threads, self._target = threads, target
 
     def start(self):
-        self._threads.run(self._target)
+        self._task = self._threads.run(self._target)
+
+    def join(self, timeout=None):
+        self._threads.pause(lambda: not self.is_alive())
+
+    def is_alive(self):
+        return not self._threads.has_ended(self._task)
 
 
 class Lock:

@@ -60,7 +60,6 @@ RULES = {
         "self._waiters[1].wait(ended, after, len(runs) * self._payload_bytes, queued_at)", "ended.query()"
     ),
     "a wait spins until the end": ("ended.synchronize()", "ended.query()"),
-    "a sleeper looks before it goes": ("if ended.query():  # overslept", "if True:  # overslept"),
     "a ring is clean before it is used": ("torch.cuda.current_stream(device).synchronize()", "pass"),
     "a store that fails waits for what was queued": ("undo.callback(ended.synchronize)", "undo.callback(ended.query)"),
     "a load that fails waits for what was queued": (
