@@ -233,6 +233,14 @@ def test_no_round_begins_that_would_end_too_late():
     assert list(budget.rounds("none", 9, least=0)) == []
 
 
+def test_a_first_round_that_is_known_to_last_too_long_is_not_begun():
+    budget = Budget(100.0, Time().now)
+    assert list(budget.rounds("long", 9, least=0, expected_s=101)) == []
+    assert next(budget.rounds("short", 9, least=0, expected_s=99)) == 0
+    assert OPEN.arrivals_s == 5 * 3 / 30
+    assert CLOSED.arrivals_s == 0
+
+
 def test_a_share_of_the_budget_ends_before_the_whole():
     time = Time()
     budget = Budget(100.0, time.now)

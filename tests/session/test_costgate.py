@@ -119,6 +119,26 @@ def test_a_disk_that_stays_slow_is_tried_seldom():
     assert 20 < n_loads < 3600 / HALF_LIFE_S
 
 
+def test_beside_others_a_slow_disk_is_used_as_long_as_its_queue_is_short():
+    server = Server(disk_s=3 * BLOCK * TOKEN_S)
+    for number in range(9):
+        server.serve(prompt(number))
+    server.serve(prompt(0), "disk")
+    assert server.serve(prompt(0), "disk") == 0  # alone, computing is sooner
+    server.leader.manager.host.reset()
+    views = [View(f"v{number}", prompt(number)) for number in range(9)]
+    loaded = []
+    for view in views:
+        loaded.append(server.leader.lookup(view, 0))
+        server.leader.admit(view.request_id, range(view.n_tokens // PAGE), loaded[-1])
+    # A load takes three times as long as computing: beside two that wait it does not pay yet, beside three it does,
+    # and once it is on its way the next has to wait for it too.
+    assert loaded == [0, 0, 0, ALL, 0, 0, ALL, 0, 0]
+    for view in views:
+        server.leader.finish(view.request_id)
+    server.leader.check()
+
+
 def test_trials_are_one_at_a_time():
     server = Server(disk_s=3 * BLOCK * TOKEN_S)
     for number in range(3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tenuto.connectors.session.setup import Setup
@@ -22,6 +22,8 @@ _MAX_STEPS = 8
 """Steps on their way whose ends are waited for: more are never in flight."""
 _N_WAITS, _LEAST_WAITS = 16, 3
 _REFIT_S = 0.25
+_SHOW_S = 5.0
+"""What nobody asks for is fitted so often, for the metrics: it takes most of a millisecond."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class CostGate:
         began = max(planned_at, self._ended_at)  # a step runs when the one before has ended
         self.step_ended()
         self._step_rates.add(n_tokens, n_pairs, now - began)
-        if now >= self._refit_at:
+        if self._compute is None or now >= self._refit_at + _SHOW_S:
             self._refit(now)
 
     def step_ended(self) -> None:
@@ -104,10 +106,11 @@ class CostGate:
 
     # -- deciding -----------------------------------------------------------------------------------
 
-    def choose(self, hit: Hit, n_have: int, n_tokens: int) -> int:
+    def choose(self, hit: Hit, n_have: int, n_tokens: int, n_others: int, queued: Mapping[str, int]) -> int:
         """How many blocks of a hit to load, for a prompt of `n_tokens` of which the engine has `n_have`.
 
-        All of them while a rate that matters is unknown, so that it gets known.
+        All of them while a rate that matters is unknown, so that it gets known. `n_others`: requests beside this one;
+        `queued`: blocks that are being loaded for them, by tier.
         """
         if not (self._setup.config.runtime.cost_gate and self._step_rates.covers(n_tokens - n_have)):
             return hit.n_blocks
@@ -118,23 +121,27 @@ class CostGate:
         layout = self._setup.layout
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
         offer = Offer(pieces, hit.start, n_have, n_tokens, layout.block_tokens, self._block_bytes)
-        n = choose(offer, self._compute, self._costs(), overhead_s=self._wait_s())
+        wait_s = self._wait_s()
+        n = choose(offer, self._compute, self._costs(queued), overhead_s=wait_s, n_others=n_others)
         self._remember(pieces, n)
         if n < hit.n_blocks and now >= self._try_at:
             age_s = min((now - tier.used_at for tier in self._tiers.values()), default=0.0)
-            faded = choose(offer, self._compute, self._costs(now), overhead_s=self._wait_s() * _fading(age_s))
+            faded = choose(
+                offer, self._compute, self._costs(queued, now), overhead_s=wait_s * _fading(age_s), n_others=n_others
+            )
             if faded > n:
                 self._try_at = now + TRIAL_GAP_S
                 return faded
         return n
 
-    def _costs(self, now: float | None = None) -> dict[str, LoadCost]:
-        """By tier; `now`: what was not used for long has become cheaper."""
+    def _costs(self, queued: Mapping[str, int], now: float | None = None) -> dict[str, LoadCost]:
+        """By tier, behind so many blocks; `now`: what was not used for long has become cheaper."""
         costs: dict[str, LoadCost] = {}
         for name, tier in self._tiers.items():
             if tier.cost is not None:
                 factor = 1.0 if now is None else tier.fading(now)
-                costs[name] = tier.cost.scaled(factor * (MARGIN if tier.is_refused else 1.0))
+                cost = tier.cost.scaled(factor * (MARGIN if tier.is_refused else 1.0))
+                costs[name] = cost.behind(queued.get(name, 0) * self._block_bytes)
         return costs
 
     def _remember(self, pieces: tuple[tuple[str, int], ...], n_loaded: int) -> None:

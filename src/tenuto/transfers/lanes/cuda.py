@@ -246,12 +246,15 @@ class _Batch:
 
 
 def _cut(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of at most `most` blocks. Nothing runs beside the first and the last, so these are short.
+    """Half-open ranges of at most `most` blocks; one while they fit.
 
-    From the first on they double: the next window's kernel then ends before the copy of the last one does.
+    Else, since nothing runs beside the first and the last, these are short. From the first on they double: the next
+    window's kernel then ends before the copy of the last one does.
     """
-    short = max(1, most // 8)
-    at, step = 0, short
+    if n_blocks <= most:
+        yield 0, n_blocks
+        return
+    at, step = 0, (short := max(1, most // 8))
     while at < n_blocks:
         left = n_blocks - at
         size = min(step, left - short if left > short else left)

@@ -11,7 +11,7 @@ _MARGIN = 0.85  # of the time that the fastest copies so far would need
 _WORTH_S = 5e-4  # what is shorter is spun through: a sleeper is up to that much late
 _NO_WIRE = 1e12  # bytes a second that no wire has: copies that had ended before anybody looked
 _SURE = 0.2  # of the time it took: who doesn't know the beginning better than this can't tell how slow copies are
-_PAUSE_S, _PAUSE_SHARE = 5e-5, 0.01  # between two looks; of the time so far
+_PAUSE_S, _PAUSE_SHARE, _MOST_S = 5e-5, 0.25, 1e-3  # between two looks; of the time so far; never more
 
 
 class Event(Protocol):
@@ -73,7 +73,7 @@ class Waiter:
         began, seen = queued_at, self._clock()
         while not after.query():
             began = seen
-            self._sleep(max(_PAUSE_S, (seen - queued_at) * _PAUSE_SHARE))
+            self._sleep(min(max(_PAUSE_S, (seen - queued_at) * _PAUSE_SHARE), _MOST_S))
             seen = self._clock()
         expected = n_bytes / self._bytes_s if self._bytes_s else 0.0
         left = began + expected * _MARGIN - seen
