@@ -182,3 +182,23 @@ def test_a_missed_target_is_red():
         Result("hash", Machine("cpu", 1, 1.0), {}, "", "", {"tokens_per_s_16": 1}), command.TARGETS["hash"], console
     )
     assert "\x1b[31m≥ 10,000,000" in console.export_text(styles=True)
+
+
+@pytest.mark.parametrize("name", ["device", "ttft", "serving"])
+def test_without_a_gpu_benches_that_need_one_say_so_in_a_line_and_leave_nothing(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(command, "find_spec", lambda _: True)
+    assert main(["bench", name, "--dir", str(tmp_path)]) == 1
+    (line,) = lines_of(capsys)
+    assert line.startswith(f"tenuto bench: bench {name}: torch finds no CUDA device")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("device", "torch"), ("ttft", "vllm"), ("serving", "vllm"), ("scheduler", "vllm")]
+)
+def test_without_what_it_needs_installed_a_bench_says_so_in_a_line(name, package, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "find_spec", lambda asked: None if asked in {package, "rich"} else True)
+    assert main(["bench", name, "--quick", "--dir", str(tmp_path)]) == 1
+    (line,) = lines_of(capsys)
+    assert line == f"tenuto bench: missing: {package}; run this in the environment that has it"

@@ -8,6 +8,7 @@ import pytest
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.testing.files import BROKEN, DISK_FULL, READ_ONLY, FaultyFiles
 from tests.engine.tiny import prompt
+from tests.tiers.disk_fixtures import wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -81,6 +82,7 @@ def test_a_harmed_extent_is_a_counted_miss_and_the_output_is_right(start, harm):
 def test_a_disk_that_refuses_writes_costs_only_its_tier(start, number, our_log):
     engine = start(FAST)
     engine.settle()
+    wait_until(lambda: engine.worker._store.capacity().n_slots)
     files = make_faulty(engine)
     files.write_errno = number
     expected = engine.ask(TOKENS)[1]

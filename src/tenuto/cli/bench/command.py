@@ -58,7 +58,7 @@ def run_disk(options: Options, bar: Bar) -> Measured:
 
 def run_scheduler(options: Options, bar: Bar) -> Measured:
     """The connector's time on vLLM's scheduler thread (needs vLLM for the CPU)."""
-    _need_vllm()
+    _need("vllm")
     from tenuto.cli.bench.scheduler import SchedulerSizes, measure_scheduler
 
     quick = SchedulerSizes(n_running=8, n_prompt=64, n_steps=8, n_long=256, n_rounds=2)
@@ -70,6 +70,7 @@ def run_scheduler(options: Options, bar: Bar) -> Measured:
 
 def run_device(options: Options, bar: Bar) -> Measured:
     """Device to host and back, in every KV format, and what it costs beside it (needs a GPU)."""
+    _need("torch")
     import torch
 
     from tenuto.cli.bench.device import DeviceSizes, measure_device
@@ -80,7 +81,7 @@ def run_device(options: Options, bar: Bar) -> Measured:
 
 def run_ttft(options: Options, _: Bar) -> Measured:
     """Time to first token in real engines: computed, and from each tier (needs vLLM)."""
-    _need_vllm()
+    _need_engine("ttft", options)
     from tenuto.cli.bench.ttft import choose_sizes, measure_ttft
     from tenuto.cli.bench.workfolder import work_folder
 
@@ -91,7 +92,7 @@ def run_ttft(options: Options, _: Bar) -> Measured:
 
 def run_serving(options: Options, _: Bar) -> Measured:
     """Multi-turn traffic through real engines: latencies and throughput (needs vLLM)."""
-    _need_vllm()
+    _need_engine("serving", options)
     from tenuto.cli.bench.serving import choose_sizes, measure_serving
     from tenuto.cli.bench.workfolder import work_folder
 
@@ -100,9 +101,21 @@ def run_serving(options: Options, _: Bar) -> Measured:
         return measure_serving(work, options.engines, sizes, is_quick=options.is_quick)
 
 
-def _need_vllm() -> None:
-    if find_spec("vllm") is None:
-        raise ConfigError("missing: vllm; run this in the environment that has it")
+def _need(package: str) -> None:
+    if find_spec(package) is None:
+        raise ConfigError(f"missing: {package}; run this in the environment that has it")
+
+
+def _need_engine(name: str, options: Options) -> None:
+    """vLLM; and a GPU for the default model. Who gives a model knows what the machine can run."""
+    _need("vllm")
+    import torch
+
+    if not (options.is_quick or options.engines.model is not None or torch.cuda.is_available()):
+        raise ConfigError(
+            f"bench {name}: torch finds no CUDA device, which the shape of Llama 3 8B needs; run it on a machine with "
+            "a GPU, give the folder of a small --model, or --quick"
+        )
 
 
 BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {

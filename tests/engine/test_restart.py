@@ -1,0 +1,51 @@
+"""Engines one after the other in one process: each begins with what the one before has kept, and nothing stays open."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.engine.tiny import Engine, prompt
+
+pytestmark = pytest.mark.engine
+
+TOKENS = prompt(70, 500)
+HIT = 7 * 64
+
+
+def our_threads():
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("tenuto"))
+
+
+def our_descriptors(root):
+    """What is open of the disk tier, and shared memory of arenas."""
+    targets = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return [target for target in targets if str(root) in target or "tenuto" in target]
+
+
+def live(engine, is_first, expected):
+    """The answer, after a prompt was asked with the engine's cache empty, and again when it had been emptied."""
+    assert [name for name in our_threads() if name == "tenuto-load"] == ["tenuto-load"]
+    assert engine.worker._store._claim.instance.name == "a"
+    n_reused, answer = engine.ask(TOKENS)
+    assert n_reused == (0 if is_first else HIT)
+    engine.settle()
+    engine.forget()
+    assert engine.ask(TOKENS) == (HIT, expected or answer)
+    engine.settle()
+    return answer
+
+
+def test_an_engine_that_is_made_again_finds_its_blocks_and_the_one_before_is_gone(model, tmp_path):
+    answers = []
+    for _ in range(3):
+        engine = Engine(model, tmp_path / "root")
+        try:
+            answers.append(live(engine, not answers, answers[0] if answers else None))
+            worker = engine.worker
+        finally:
+            engine.close()
+        worker.shutdown()  # a second time
+        assert our_threads() == []
+        assert our_descriptors(tmp_path / "root") == []
+    assert answers[1:] == answers[:1] * 2
