@@ -30,8 +30,8 @@ class GatedModel(SessionModel):
         self.most = None
         choose = self.gate.choose
 
-        def at_most(hit, n_have, n_tokens):
-            n = choose(hit, n_have, n_tokens)
+        def at_most(hit, n_have, n_tokens, *others):
+            n = choose(hit, n_have, n_tokens, *others)
             return n if self.most is None else min(n, self.most)
 
         self.gate.choose = at_most

@@ -132,8 +132,8 @@ def choose(
 ) -> int:  # fmt: skip
     """How many blocks to load, from the first on: what brings the first token soonest.
 
-    With `n_others` requests in the engine, what delays all of them together least: while one loads the others go on, and
-    while it computes they wait as long as it does.
+    With `n_others` requests in the engine, what delays all of them together least: while one loads the others go on,
+    and while it computes they wait as long as it does.
     """
     seconds = seconds_to_first_token(offer, compute, loads, overhead_s=overhead_s, overlaps=overlaps)
     if n_others:
