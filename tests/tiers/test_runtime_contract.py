@@ -2,6 +2,7 @@
 
 import pytest
 
+from tenuto.errors import ConfigError
 from tenuto.testing.runtime_contract import DESCRIPTORS, RuntimeContract
 from tenuto.tiers.disk.runtime import RuntimeSettings, open_runtime
 
@@ -37,3 +38,22 @@ class TestStriped(RuntimeContract):
         for part in folders:
             part.mkdir()
         return open_runtime(f"striped://{','.join(map(str, folders))}", settings)
+
+
+@pytest.mark.adapter
+class TestNixl(RuntimeContract):
+    """Where the package nixl is: its POSIX plugin, on real files."""
+
+    def make_runtime(self, folder, settings):
+        try:
+            return open_runtime(f"nixl+posix://{folder}", settings)
+        except ConfigError as error:
+            pytest.skip(str(error))
+
+
+@pytest.mark.kernels
+class TestCuFile(RuntimeContract):
+    """Host memory beside a GPU; that of the GPU is in test_runtime_cuda.py."""
+
+    def make_runtime(self, folder, settings):
+        return open_runtime(f"cufile://{folder}", settings)

@@ -38,7 +38,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`n_bytes` at `address`: in this process's memory, or on GPU `device`. It is kept alive by `buffer`, or by the caller."""
+    """`n_bytes` at `address`, in this process or on GPU `device`. Kept alive by `buffer`, or by the caller."""
 
     address: int
     n_bytes: int

@@ -79,8 +79,12 @@ class ThreadedRuntime:
         """See `StorageRuntime`."""
         region, is_new = self._books.register(memory)
         if is_new:
-            for device in self._devices:
-                device.attach(region)
+            try:
+                for device in self._devices:
+                    device.attach(region)
+            except StoreError:
+                self._books.unregister(region)
+                raise
         return region
 
     def unregister_memory(self, region: Region) -> None:

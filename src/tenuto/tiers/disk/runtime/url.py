@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tenuto.errors import ConfigError
+from tenuto.memory.driver import CudaDriver
 from tenuto.tiers.disk.runtime.contract import Caps, StorageRuntime
+from tenuto.tiers.disk.runtime.cufile import CuFiles, load_cufile
 from tenuto.tiers.disk.runtime.device import Device
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.runtime.memory import MemoryFiles
+from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, load_nixl
 from tenuto.tiers.disk.runtime.striping import Striping
 from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 
@@ -93,8 +97,24 @@ def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevi
     return ThreadedRuntime(_caps("striped", settings), devices, striping, settings.n_threads)
 
 
+def _open_nixl(url: str, rest: str, settings: RuntimeSettings, _: WrapDevice) -> StorageRuntime:
+    plugin = url.partition("://")[0].removeprefix("nixl+").upper()
+    root = _folder(url, rest)
+    caps = replace(_caps(f"nixl+{plugin.lower()}", settings), has_device_memory=plugin != "POSIX")
+    return NixlRuntime(caps, root, load_nixl(plugin, f"tenuto-{uuid.uuid4().hex}"), settings.max_open_files)
+
+
+def _open_cufile(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
+    root = _folder(url, rest)
+    device = wrap(CuFiles(root, load_cufile(), CudaDriver(), settings.max_open_files))
+    caps = replace(_caps("cufile", settings), has_device_memory=True)
+    return ThreadedRuntime(caps, [device], Striping(), settings.n_threads)
+
+
 _SCHEMES: dict[str, Callable[[str, str, RuntimeSettings, WrapDevice], StorageRuntime]] = {
     "mem": _open_memory,
     "file": _open_file,
     "striped": _open_striped,
+    "cufile": _open_cufile,
+    **{f"nixl+{plugin.lower()}": _open_nixl for plugin in PLUGINS},
 }
