@@ -180,10 +180,10 @@ def test_a_scratch_file_is_at_most_a_gibibyte(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EIO, None])
 def test_a_disk_that_fails_is_a_failure_and_leaves_nothing(tmp_path, monkeypatch, kind):
     if kind is None:
-        monkeypatch.setattr(disk.DirectFiles, "read_into", lambda *_: 512)
+        monkeypatch.setattr(disk.DirectFiles, "read", lambda *_: 512)
     else:
         refused = store_error(OSError(kind, os.strerror(kind)), "write")
-        monkeypatch.setattr(disk.DirectFiles, "write_from", lambda *_: (_ for _ in ()).throw(refused))
+        monkeypatch.setattr(disk.DirectFiles, "write", lambda *_: (_ for _ in ()).throw(refused))
     (finding,), rates = disk.examine_disk(tmp_path, 200 * disk.UNIT, lambda *_: None, lambda n: None)
     said(finding, Status.FAIL, "does not hold what is written", "512 of" if kind is None else os.strerror(kind))
     assert rates is None

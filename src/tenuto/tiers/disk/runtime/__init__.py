@@ -23,7 +23,7 @@ from tenuto.tiers.disk.runtime.contract import (
     State,
     StorageRuntime,
 )
-from tenuto.tiers.disk.runtime.url import RuntimeSettings, open_runtime
+from tenuto.tiers.disk.runtime.url import RuntimeSettings, open_runtime, run_devices
 from tenuto.tiers.disk.runtime.window import move
 
 __all__ = [
@@ -45,4 +45,5 @@ __all__ = [
     "Submission",
     "move",
     "open_runtime",
+    "run_devices",
 ]

@@ -31,7 +31,8 @@ class ThreadedRuntime:
 
     def __init__(self, caps: Caps, devices: Sequence[Device], striping: Striping, n_threads: int) -> None:
         self._books = Books(caps)
-        self._devices = tuple(devices)
+        self.devices = tuple(devices)
+        """The disks, in the order of the stripes. A test may put others in their place, that pass on to them."""
         self._striping = striping
         self._lanes = [IoThreads(n_threads, f"tenuto-io-{number}") for number in range(len(devices))]
 
@@ -40,15 +41,10 @@ class ThreadedRuntime:
         """See `StorageRuntime`."""
         return self._books.caps
 
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """The disks, in the order of the stripes."""
-        return self._devices
-
     def sizes(self, folder: str) -> dict[str, int]:
         """See `StorageRuntime`."""
         found: dict[str, int] = {}
-        for device in self._devices:
+        for device in self.devices:
             for name, n_bytes in device.sizes(folder).items():
                 found[name] = found.get(name, 0) + n_bytes
         return found
@@ -56,12 +52,12 @@ class ThreadedRuntime:
     def reserve(self, name: str, n_bytes: int) -> None:
         """See `StorageRuntime`."""
         sizes = self._striping.part_bytes(n_bytes, self._striping.rotation(name))
-        for device, part_bytes in zip(self._devices, sizes, strict=True):
+        for device, part_bytes in zip(self.devices, sizes, strict=True):
             device.reserve(name, part_bytes)
 
     def delete(self, name: str) -> None:
         """See `StorageRuntime`."""
-        for device in self._devices:
+        for device in self.devices:
             device.delete(name)
 
     def open_batch(self, names: Sequence[str], *, is_writable: bool = True) -> list[File]:
@@ -71,7 +67,7 @@ class ThreadedRuntime:
     def close_batch(self, files: Sequence[File]) -> None:
         """See `StorageRuntime`."""
         self._books.forget(files)
-        for device in self._devices:
+        for device in self.devices:
             for file in files:
                 device.forget(file)
 
@@ -80,7 +76,7 @@ class ThreadedRuntime:
         region, is_new = self._books.register(memory)
         if is_new:
             try:
-                for device in self._devices:
+                for device in self.devices:
                     device.attach(region)
             except StoreError:
                 self._books.unregister(region)
@@ -90,7 +86,7 @@ class ThreadedRuntime:
     def unregister_memory(self, region: Region) -> None:
         """See `StorageRuntime`."""
         if self._books.unregister(region):
-            for device in self._devices:
+            for device in self.devices:
                 device.detach(region)
 
     def submit(self, requests: Sequence[IoRequest], stream: object = None) -> Submission:
@@ -107,7 +103,7 @@ class ThreadedRuntime:
             item.n_left = len(pieces)
             if request.op is Op.READ:
                 for piece in pieces:
-                    urgent[piece.disk].append(partial(item.read, self._devices[piece.disk], piece))
+                    urgent[piece.disk].append(partial(item.read, self.devices[piece.disk], piece))
             else:
                 first = pieces[0]
                 normal[first.disk].append(partial(self._write, item, pieces))
@@ -131,7 +127,7 @@ class ThreadedRuntime:
         if self._books.close():
             for lane in self._lanes:
                 lane.close()
-            for device in self._devices:
+            for device in self.devices:
                 for region in self._books.regions():
                     device.detach(region)
                 device.close()
@@ -141,11 +137,11 @@ class ThreadedRuntime:
         if not item.prepare(len(pieces)):
             return
         for piece in pieces[1:]:
-            self._lanes[piece.disk].put([partial(item.write, self._devices[piece.disk], piece)], is_urgent=False)
-        item.write(self._devices[pieces[0].disk], pieces[0])
+            self._lanes[piece.disk].put([partial(item.write, self.devices[piece.disk], piece)], is_urgent=False)
+        item.write(self.devices[pieces[0].disk], pieces[0])
 
     def __repr__(self) -> str:
-        return f"<ThreadedRuntime {self.caps.name}: {len(self._devices)} disks>"
+        return f"<ThreadedRuntime {self.caps.name}: {len(self.devices)} disks>"
 
 
 class _Item:

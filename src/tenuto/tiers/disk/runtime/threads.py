@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-_JOIN_S = 5.0
+_JOIN_S = 1.0
 
 Job = Callable[[], None]
 
@@ -30,12 +31,13 @@ class IoThreads:
             self._ready.notify(len(jobs))
 
     def close(self) -> None:
-        """Finish what is queued and end the threads."""
+        """End the threads, behind what is queued."""
         with self._ready:
             self._is_closed = True
             self._ready.notify_all()
-        for thread in self._threads:
-            thread.join(_JOIN_S)  # on a disk that hangs it is left behind: a daemon
+        deadline = time.monotonic() + _JOIN_S
+        for thread in self._threads:  # on a disk that hangs it is left behind: a daemon
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _loop(self) -> None:
         while True:

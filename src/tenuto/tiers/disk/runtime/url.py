@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,15 +77,21 @@ def _folder(url: str, text: str) -> Path:
     return path
 
 
+def run_devices(name: str, devices: Sequence[Device], settings: RuntimeSettings) -> ThreadedRuntime:
+    """The runtime of one device, or of files striped over several."""
+    caps = Caps(name, settings.alignment_bytes, settings.alignment_bytes, max_in_flight=settings.max_in_flight)
+    striping = Striping(len(devices), settings.stripe_bytes)
+    return ThreadedRuntime(caps, devices, striping, settings.n_threads)
+
+
 def _open_memory(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
     if rest:
         raise ConfigError(f"{url}: mem:// takes no folder")
-    return ThreadedRuntime(_caps("mem", settings), [wrap(MemoryFiles())], Striping(), settings.n_threads)
+    return run_devices("mem", [wrap(MemoryFiles())], settings)
 
 
 def _open_file(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
-    device = wrap(DirectFiles(_folder(url, rest), settings.max_open_files))
-    return ThreadedRuntime(_caps("file", settings), [device], Striping(), settings.n_threads)
+    return run_devices("file", [wrap(DirectFiles(_folder(url, rest), settings.max_open_files))], settings)
 
 
 def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
@@ -93,8 +99,7 @@ def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevi
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ConfigError(f"{url}: a folder is there twice")
     devices = [wrap(DirectFiles(folder, settings.max_open_files)) for folder in folders]
-    striping = Striping(len(folders), settings.stripe_bytes)
-    return ThreadedRuntime(_caps("striped", settings), devices, striping, settings.n_threads)
+    return run_devices("striped", devices, settings)
 
 
 def _open_nixl(url: str, rest: str, settings: RuntimeSettings, _: WrapDevice) -> StorageRuntime:
