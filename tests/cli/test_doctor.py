@@ -296,7 +296,7 @@ def test_a_check_that_breaks_is_a_line_and_the_others_go_on(monkeypatch, tmp_pat
     monkeypatch.setattr(machine, "check_cores", broken)
     monkeypatch.setattr(disk, "examine_disk", broken)
     sections = examination.examine(tmp_path, lambda *_: None, lambda n: None)
-    assert [section.name for section in sections] == ["machine", "disk", "software", "devices", "lanes"]
+    assert [section.name for section in sections] == ["machine", "disk", "software", "devices", "topology", "lanes"]
     broke = [f.name for section in sections for f in section.findings if "could not be checked" in f.text]
     assert broke == ["cores", "disk rates"]
 
