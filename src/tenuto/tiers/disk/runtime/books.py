@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from tenuto.tiers.disk.runtime.contract import (
 )
 
 ACCEPTED = Accepted()
+_numbers = itertools.count()  # of files and regions, whichever runtime's: those of another are unknown
 _CLOSE_S = 5.0
 """What hangs longer is left behind."""
 _REJECTED = {reason: Rejected(reason) for reason in Reason}
@@ -52,8 +54,6 @@ class Books:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._n_in_flight = {Op.READ: 0, Op.WRITE: 0}
-        self._n_files = 0
-        self._n_regions = 0
         self._files: dict[int, File] = {}
         self._regions: dict[tuple[int | None, int, int], tuple[Region, int]] = {}
         self._region_numbers: set[int] = set()
@@ -64,8 +64,7 @@ class Books:
         with self._lock:
             if self._is_closed:
                 raise StoreError(Cause.MISSING, f"{self.caps.name}: the runtime is closed")
-            files = [File(self._n_files + at, name, is_writable) for at, name in enumerate(names)]
-            self._n_files += len(files)
+            files = [File(next(_numbers), name, is_writable) for name in names]
             self._files.update((file.number, file) for file in files)
             return files
 
@@ -86,8 +85,7 @@ class Books:
             region, n_times = self._regions.get(key, (None, 0))
             is_new = region is None
             if region is None:
-                region = Region(self._n_regions, memory, memory.view() if memory.device is None else None)
-                self._n_regions += 1
+                region = Region(next(_numbers), memory, memory.view() if memory.device is None else None)
                 self._region_numbers.add(region.number)
             self._regions[key] = (region, n_times + 1)
             return region, is_new

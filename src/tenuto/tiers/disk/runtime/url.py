@@ -29,7 +29,7 @@ class RuntimeSettings:
     n_threads: int = 8
     max_in_flight: int = 1024
     alignment_bytes: int = 4096
-    stripe_bytes: int = 512 << 10
+    stripe_bytes: int = 1 << 20
     max_open_files: int = 512
 
 
