@@ -225,6 +225,32 @@ def test_a_bad_url_gives_one_line(url, words):
     assert "\n" not in str(caught.value)
 
 
+def test_folders_of_a_stripe_in_another_order_are_refused(tmp_path):
+    striped(tmp_path).close()
+    striped(tmp_path).close()
+    (tmp_path / "d/stripe.json").unlink()  # a disk that was replaced
+    striped(tmp_path).close()
+    for names, settings in (("abdc", {}), ("abc", {}), ("abcde", {}), ("abcd", {"stripe_bytes": 2 * UNIT})):
+        with pytest.raises(ConfigError, match="give the folders as before") as caught:
+            striped(tmp_path, names, **settings)
+        assert "\n" not in str(caught.value)
+    (tmp_path / "b/stripe.json").write_text("nonsense")
+    with pytest.raises(ConfigError, match="can't be read"):
+        striped(tmp_path)
+
+
+def test_a_file_knows_in_how_many_pieces_it_lies(tmp_path):
+    runtime = open_runtime(f"file://{tmp_path}")
+    bench = Bench(runtime)
+    assert runtime.n_extents("folder/file") in (0, 1)
+    bench.fill()
+    bench.moved([bench.request(Op.WRITE, chunk, offset=64 * chunk * bench.chunk) for chunk in range(4)])
+    assert runtime.n_extents("folder/file") in (0, 4)  # holes between them; 0 where the file system does not tell
+    with pytest.raises(StoreError):
+        runtime.n_extents("folder/nothing")
+    runtime.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"alignment_bytes": 512}, "alignment: 512"), ({"alignment_bytes": 5000}, "alignment: 5000"),

@@ -43,6 +43,10 @@ class FaultyFiles:
         _fail(self.write_errno, "create")
         self._files.reserve(name, n_bytes)
 
+    def n_extents(self, name: str) -> int:
+        """See `Device`."""
+        return self._files.n_extents(name)
+
     def read(self, file: File, offset: int, spans: Sequence[Span]) -> int:
         """See `Device`."""
         self.n_reads += 1

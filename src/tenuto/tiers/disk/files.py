@@ -97,6 +97,10 @@ class PoolFiles:
         if (error := error_of(state, len(buffer))) is not None:
             raise error
 
+    def n_extents(self, number: int) -> int:
+        """Pieces of the disk that a file lies in; 0 where that is not told."""
+        return self._runtime.n_extents(self._name(number))
+
     def delete(self, number: int) -> None:
         """Remove a file, if it is there."""
         with self._lock:

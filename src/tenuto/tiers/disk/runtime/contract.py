@@ -168,6 +168,10 @@ class StorageRuntime(Protocol):
         """Remove a file, if it is there. Raises `StoreError`."""
         ...
 
+    def n_extents(self, name: str) -> int:
+        """Pieces of a disk that a file lies in, at most; 0 where that is not told. Raises `StoreError`."""
+        ...
+
     def open_batch(self, names: Sequence[str], *, is_writable: bool = True) -> list[File]:
         """Files to move bytes of. Touches no disk: one that is not there fails its items.
 

@@ -152,6 +152,10 @@ class CuFiles:
         """See `Device`."""
         self._host.delete(name)
 
+    def n_extents(self, name: str) -> int:
+        """See `Device`."""
+        return self._host.n_extents(name)
+
     def read(self, file: File, offset: int, spans: Sequence[Span]) -> int:
         """See `Device`."""
         if spans[0].region.view is not None:

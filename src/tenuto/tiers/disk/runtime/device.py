@@ -40,6 +40,10 @@ class Device(Protocol):
         """Remove a file, if it is there."""
         ...
 
+    def n_extents(self, name: str) -> int:
+        """Pieces of the disk that a file lies in; 0 where that is not told."""
+        ...
+
     def read(self, file: File, offset: int, spans: Sequence[Span]) -> int:
         """Fill spans, one behind the other, as far as the file goes; bytes read."""
         ...

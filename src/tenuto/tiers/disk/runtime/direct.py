@@ -13,6 +13,7 @@ from tenuto.errors import Cause, StoreError, store_error
 from tenuto.tiers.disk.runtime.contract import File, Region
 from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.device import Span
+from tenuto.tiers.disk.runtime.extents import count_extents
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,13 @@ class DirectFiles:
                 (self.root / name).unlink()
         except OSError as error:
             raise store_error(error, f"delete {name}") from error
+
+    def n_extents(self, name: str) -> int:
+        """See `Device`."""
+        try:
+            return count_extents(self.root / name)
+        except OSError as error:
+            raise store_error(error, f"look at {name}") from error
 
     def read(self, file: File, offset: int, spans: Sequence[Span]) -> int:
         """See `Device`."""

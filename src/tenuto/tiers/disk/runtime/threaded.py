@@ -60,6 +60,10 @@ class ThreadedRuntime:
         for device in self.devices:
             device.delete(name)
 
+    def n_extents(self, name: str) -> int:
+        """See `StorageRuntime`."""
+        return max(device.n_extents(name) for device in self.devices)
+
     def open_batch(self, names: Sequence[str], *, is_writable: bool = True) -> list[File]:
         """See `StorageRuntime`."""
         return self._books.open(names, is_writable=is_writable)

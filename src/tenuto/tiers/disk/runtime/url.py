@@ -15,6 +15,7 @@ from tenuto.tiers.disk.runtime.device import Device
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.runtime.memory import MemoryFiles
 from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, load_nixl
+from tenuto.tiers.disk.runtime.stripeset import check_places
 from tenuto.tiers.disk.runtime.striping import Striping
 from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 
@@ -39,7 +40,8 @@ def open_runtime(
     """`file:///folder`, `striped:///folder,/folder`, `mem://`, `nixl+posix:///folder` (gds, gds_mt), `cufile:///folder`.
 
     `wrap_device`: put something, as a fault, between the threads of `mem`, `file`, `striped` and `cufile` and each
-    disk. Raises `ConfigError`, one line, for what can't be opened, with what is missing.
+    disk. Raises `ConfigError`, one line, for what can't be opened, with what is missing, and `StoreError`
+    for what may pass.
     """
     settings = settings or RuntimeSettings()
     _check(settings)
@@ -98,6 +100,7 @@ def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevi
     folders = [_folder(url, part.strip()) for part in rest.split(",")]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ConfigError(f"{url}: a folder is there twice")
+    check_places(url, folders, settings.stripe_bytes)
     devices = [wrap(DirectFiles(folder, settings.max_open_files)) for folder in folders]
     return run_devices("striped", devices, settings)
 

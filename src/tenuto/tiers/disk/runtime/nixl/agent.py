@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from tenuto.errors import Cause, StoreError
-from tenuto.tiers.disk.runtime.contract import Memory, Op
+from tenuto.tiers.disk.runtime.contract import File, Memory, Op
+from tenuto.tiers.disk.runtime.direct import open_direct
 from tenuto.tiers.disk.runtime.nixl.library import Library
 
 Range = tuple[int, int, int]
@@ -76,6 +79,29 @@ class SharedAgent:
                 yield
         except self._errors as error:
             raise StoreError(Cause.IO_ERROR, f"NIXL: {what}: {error}") from error
+
+
+class AgentFiles:
+    """Files below `root` that the agent knows as long as they are open."""
+
+    def __init__(self, agent: SharedAgent, root: Path) -> None:
+        self._agent = agent
+        self._root = root
+        self._registered: dict[int, object] = {}
+
+    def open(self, file: File) -> int:
+        """Its descriptor. Raises `OSError` and `StoreError`."""
+        fd, _ = open_direct(self._root / file.name, is_writable=file.is_writable)
+        try:
+            self._registered[fd] = self._agent.register_file(fd)
+        except StoreError:
+            os.close(fd)
+            raise
+        return fd
+
+    def closing(self, fd: int) -> None:
+        """It is about to be closed."""
+        self._agent.deregister(self._registered.pop(fd))
 
 
 def kind_of(memory: Memory) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -13,8 +12,8 @@ from tenuto.errors import StoreError
 from tenuto.tiers.disk.runtime.books import ACCEPTED, Books, Submission
 from tenuto.tiers.disk.runtime.contract import Caps, File, IoRequest, Memory, Op, Region, State
 from tenuto.tiers.disk.runtime.descriptors import Descriptors
-from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct
-from tenuto.tiers.disk.runtime.nixl.agent import SharedAgent
+from tenuto.tiers.disk.runtime.direct import DirectFiles
+from tenuto.tiers.disk.runtime.nixl.agent import AgentFiles, SharedAgent
 from tenuto.tiers.disk.runtime.nixl.library import Library
 from tenuto.tiers.disk.runtime.nixl.transfers import Batch, Item, Transfers, cut
 
@@ -29,8 +28,8 @@ class NixlRuntime:
         self._books = Books(caps)
         self._agent = SharedAgent(library)
         self._folder = DirectFiles(root)
-        self._files = Descriptors(self._open, max_open_files, self._closing)
-        self._of_fds: dict[int, object] = {}
+        files = AgentFiles(self._agent, root)
+        self._files = Descriptors(files.open, max_open_files, files.closing)
         self._of_regions: dict[int, object] = {}
         self._most_files = max(1, max_open_files // 2)
         self._changed = threading.Condition()
@@ -56,6 +55,10 @@ class NixlRuntime:
     def delete(self, name: str) -> None:
         """See `StorageRuntime`."""
         self._folder.delete(name)
+
+    def n_extents(self, name: str) -> int:
+        """See `StorageRuntime`."""
+        return self._folder.n_extents(name)
 
     def open_batch(self, names: Sequence[str], *, is_writable: bool = True) -> list[File]:
         """See `StorageRuntime`."""
@@ -130,15 +133,3 @@ class NixlRuntime:
             active = [left for batch in active for left in self._transfers.look(batch)]
             if active and len(active) == before:
                 time.sleep(_LOOK_S)
-
-    def _open(self, file: File) -> int:
-        fd, _ = open_direct(self._folder.root / file.name, is_writable=file.is_writable)
-        try:
-            self._of_fds[fd] = self._agent.register_file(fd)
-        except StoreError:
-            os.close(fd)
-            raise
-        return fd
-
-    def _closing(self, fd: int) -> None:
-        self._agent.deregister(self._of_fds.pop(fd))
