@@ -269,6 +269,13 @@ def test_gpu_direct_and_rdma_are_present_or_not(kernel):
     assert devices.rdma_devices(top) == ["mlx5_0", "mlx5_1"]
 
 
+def test_what_a_runtime_lacks_is_named():
+    lacking, whole = devices.check_runtimes(lambda: {"nixl+gds": "libcufile.so.0 is missing", "cufile": ""})
+    assert (lacking.name, whole.name) == ("nixl+gds://", "cufile://")
+    said(lacking, Status.OK, "libcufile.so.0 is missing")
+    said(whole, Status.OK, "has what it needs")
+
+
 @pytest.mark.parametrize(
     ("rates", "word"),
     [(Rates(GIB, is_direct=True, write=1, read=1), "direct I/O"), (None, "unknown I/O"),

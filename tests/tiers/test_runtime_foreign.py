@@ -68,9 +68,11 @@ def test_a_plugin_that_does_not_start_is_told_with_its_words(tmp_path, monkeypat
 @pytest.mark.parametrize("plugin", ["gds", "gds_mt"])
 def test_what_gpu_direct_lacks_is_named(tmp_path, monkeypatch, plugin):
     fake_nixl(monkeypatch, ["GDS", "GDS_MT"])
-    monkeypatch.setattr(library, "load_library", lambda name: name.startswith("libcudart"))
+    monkeypatch.setattr(
+        library, "load_library", lambda name: SimpleNamespace() if name.startswith("libcudart") else None
+    )
     text = refusal(f"nixl+{plugin}://{tmp_path}")
-    assert "missing: libcuda.so.1, libcufile.so.0" in text
+    assert "libcuda.so.1, libcufile.so.0 missing" in text
 
 
 def test_without_cufile_it_is_told_what_brings_it(tmp_path, monkeypatch):

@@ -73,6 +73,7 @@ def examine(path: Path, begin: disk.Begin, moved: disk.Moved, top: Path = Path("
         "devices": [
             ("CUDA", lambda: devices.check_cuda(top)),
             ("GPU-direct", lambda: devices.check_gpu_direct(top)),
+            ("runtimes", devices.check_runtimes),
             ("RDMA", lambda: devices.check_rdma(top)),
         ],
         "topology": [("topology", lambda: bus.check_topology(

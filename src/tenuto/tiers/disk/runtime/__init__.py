@@ -23,7 +23,7 @@ from tenuto.tiers.disk.runtime.contract import (
     State,
     StorageRuntime,
 )
-from tenuto.tiers.disk.runtime.url import RuntimeSettings, open_runtime, run_devices
+from tenuto.tiers.disk.runtime.url import RuntimeSettings, open_runtime, run_devices, what_is_missing
 from tenuto.tiers.disk.runtime.window import move
 
 __all__ = [
@@ -46,4 +46,5 @@ __all__ = [
     "move",
     "open_runtime",
     "run_devices",
+    "what_is_missing",
 ]

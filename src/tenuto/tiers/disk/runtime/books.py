@@ -53,7 +53,7 @@ class Books:
         self.caps = caps
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._n_in_flight = {Op.READ: 0, Op.WRITE: 0}
+        self._n_in_flight = [0, 0]  # reads, writes
         self._files: dict[int, File] = {}
         self._regions: dict[tuple[int | None, int, int], tuple[Region, int]] = {}
         self._region_numbers: set[int] = set()
@@ -125,9 +125,9 @@ class Books:
             submission.states[index] = state
             submission.unexpected = unexpected or submission.unexpected
             submission.n_left -= 1
-            self._n_in_flight[submission.requests[index].op] -= 1
+            self._n_in_flight[submission.requests[index].op is Op.WRITE] -= 1
             is_last = not submission.n_left
-            if self._is_closed and not any(self._n_in_flight.values()):
+            if self._is_closed and not any(self._n_in_flight):
                 self._idle.notify_all()
         if is_last:
             submission.ended.set()
@@ -150,16 +150,17 @@ class Books:
         """Accept nothing more, and wait for what is under way, for a while; whether it was open till now."""
         with self._lock:
             was_open, self._is_closed = not self._is_closed, True
-            self._idle.wait_for(lambda: not any(self._n_in_flight.values()), _CLOSE_S)
+            self._idle.wait_for(lambda: not any(self._n_in_flight), _CLOSE_S)
             return was_open
 
     def _judge(self, request: IoRequest, stream: object) -> Initial:
         reason = self._fault(request, stream)
-        if reason is None and self._n_in_flight[request.op] >= self.caps.max_in_flight:
+        way = request.op is Op.WRITE
+        if reason is None and self._n_in_flight[way] >= self.caps.max_in_flight:
             reason = Reason.FULL
         if reason is not None:
             return _REJECTED[reason]
-        self._n_in_flight[request.op] += 1
+        self._n_in_flight[way] += 1
         return ACCEPTED
 
     def _fault(self, request: IoRequest, stream: object) -> Reason | None:

@@ -112,15 +112,20 @@ class CuFile:
             raise OSError(errno.EIO, f"{what}: {_text(error.code)}{cuda}")
 
 
+def missing_for_cufile() -> str:
+    """What is not here, and what brings it; empty when nothing is missing."""
+    if load_library(LIBRARY) is None:
+        return f"{LIBRARY} is missing; `pip install nvidia-cufile-cu12`, or NVIDIA's package libcufile, brings it"
+    if load_library("libcuda.so.1") is None:
+        return "libcuda.so.1 is missing; NVIDIA's driver brings it"
+    return ""
+
+
 def load_cufile() -> CuFile:
     """It, opened. Raises `ConfigError` that says what is missing."""
-    library = load_library(LIBRARY)
-    if library is None:
-        raise ConfigError(
-            f"cufile: {LIBRARY} is missing; `pip install nvidia-cufile-cu12`, or NVIDIA's package libcufile, brings it"
-        )
-    if load_library("libcuda.so.1") is None:
-        raise ConfigError("cufile: libcuda.so.1 is missing; NVIDIA's driver brings it")
+    absent, library = missing_for_cufile(), load_library(LIBRARY)
+    if absent or library is None:
+        raise ConfigError(f"cufile: {absent}")
     cufile = CuFile(library)
     try:
         cufile.open()

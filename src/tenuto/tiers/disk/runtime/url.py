@@ -10,11 +10,11 @@ from pathlib import Path
 from tenuto.errors import ConfigError
 from tenuto.memory.driver import CudaDriver
 from tenuto.tiers.disk.runtime.contract import Caps, StorageRuntime
-from tenuto.tiers.disk.runtime.cufile import CuFiles, load_cufile
+from tenuto.tiers.disk.runtime.cufile import CuFiles, load_cufile, missing_for_cufile
 from tenuto.tiers.disk.runtime.device import Device
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.runtime.memory import MemoryFiles
-from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, load_nixl
+from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, load_nixl, missing_for
 from tenuto.tiers.disk.runtime.stripeset import check_places
 from tenuto.tiers.disk.runtime.striping import Striping
 from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
@@ -51,6 +51,12 @@ def open_runtime(
             f"{url!r} names no storage runtime; give one of {', '.join(f'{name}://' for name in _SCHEMES)}"
         )
     return _SCHEMES[scheme](url, rest, settings, wrap_device)
+
+
+def what_is_missing() -> dict[str, str]:
+    """Of each runtime over a foreign library: what it lacks here, and what brings it; empty for one that has all."""
+    found = {f"nixl+{plugin.lower()}": missing_for(plugin) for plugin in PLUGINS}
+    return found | {"cufile": missing_for_cufile()}
 
 
 def _check(settings: RuntimeSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol, cast
@@ -65,23 +66,28 @@ class Library:
     errors: tuple[type[Exception], ...]
 
 
+def missing_for(plugin: str) -> str:
+    """What a plugin needs and is not here, and what brings it; empty when nothing is missing."""
+    found = _import()
+    if found is None:
+        return "the Python package nixl is missing; `pip install nixl` brings it"
+    if plugin == "POSIX":
+        return ""
+    cuda = "13" if found[0].__name__.startswith("nixl_cu13") else "12"
+    needed = ("libcuda.so.1", f"libcudart.so.{cuda}", "libcufile.so.0")
+    absent = ", ".join(name for name in needed if load_library(name) is None)
+    return absent and f"{absent} missing; NVIDIA's driver, CUDA runtime and cuFile bring them"
+
+
 def load_nixl(plugin: str, name: str) -> Library:
     """An agent of this name. Raises `ConfigError` that says what is missing."""
     where = f"nixl+{plugin.lower()}"
-    found = _import()
-    if found is None:
-        raise ConfigError(f"{where}: the Python package nixl is missing; `pip install nixl` brings it")
+    absent, found = missing_for(plugin), _import()
+    if absent or found is None:
+        raise ConfigError(f"{where}: {absent}")
     module, bindings = found
     kinds = [value for value in vars(bindings).values() if isinstance(value, type) and issubclass(value, Exception)]
     errors = (*kinds, RuntimeError)
-    missing: list[str] = []
-    if plugin != "POSIX":
-        cuda = "13" if module.__name__ == "nixl_cu13" else "12"
-        missing = [lib for lib in ("libcuda.so.1", f"libcudart.so.{cuda}", "libcufile.so.0") if not load_library(lib)]
-    if missing:
-        raise ConfigError(
-            f"{where}: missing: {', '.join(missing)} (NVIDIA's driver, CUDA runtime and cuFile bring them)"
-        )
     try:
         agent = cast("Agent", module.nixl_agent(name, module.nixl_agent_config(backends=[])))
         if plugin not in agent.plugin_list:
@@ -97,7 +103,10 @@ def _import() -> tuple[ModuleType, ModuleType] | None:
     for name in _MODULES:
         try:
             module = importlib.import_module(f"{name}._api")
-            return module, cast("ModuleType", module.nixlBind)
         except ImportError:
             continue
+        its_log = logging.getLogger("nixl")
+        if its_log.level == logging.INFO:  # its default, written to the standard output
+            its_log.setLevel(logging.WARNING)
+        return module, cast("ModuleType", module.nixlBind)
     return None
