@@ -24,6 +24,7 @@ class TestFileOf64K(RuntimeContract):
     """The larger alignment that some devices want."""
 
     settings = RuntimeSettings(alignment_bytes=64 << 10, max_open_files=DESCRIPTORS)
+    n_many = 2_000
 
     def make_runtime(self, folder, settings):
         return open_runtime(f"file://{folder}", settings)

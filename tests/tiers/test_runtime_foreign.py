@@ -68,9 +68,7 @@ def test_a_plugin_that_does_not_start_is_told_with_its_words(tmp_path, monkeypat
 @pytest.mark.parametrize("plugin", ["gds", "gds_mt"])
 def test_what_gpu_direct_lacks_is_named(tmp_path, monkeypatch, plugin):
     fake_nixl(monkeypatch, ["GDS", "GDS_MT"])
-    monkeypatch.setattr(
-        library, "load_library", lambda name: SimpleNamespace() if name.startswith("libcudart") else None
-    )
+    monkeypatch.setattr(library, "load_library", {"libcudart.so.12": SimpleNamespace()}.get)
     text = refusal(f"nixl+{plugin}://{tmp_path}")
     assert "libcuda.so.1, libcufile.so.0 missing" in text
 
@@ -192,6 +190,10 @@ class FakeCuFile:
         )
 
 
+def refuse(*_):
+    raise OSError(errno.EIO, "cuFileBufRegister: cuFile error 5020")
+
+
 def test_memory_of_a_gpu_goes_through_cufile_and_that_of_the_host_does_not(tmp_path):
     fake, used = FakeCuFile(), []
     device = CuFiles(tmp_path, fake, SimpleNamespace(make_current=used.append))
@@ -213,6 +215,10 @@ def test_memory_of_a_gpu_goes_through_cufile_and_that_of_the_host_does_not(tmp_p
     assert state == Failed(Cause.IO_ERROR, "read folder/file: cuFileRead: cuFile error 5030")
     runtime.unregister_memory(bench.region)
     assert fake.memory == set()
+    fake.register_memory, fake.error = refuse, None
+    bench.region = runtime.register_memory(Memory(host.memory.address, host.memory.n_bytes, device=1))
+    assert bench.moved([bench.request(Op.READ, 3)]) == [Done(4096)]
+    runtime.unregister_memory(bench.region)
     runtime.close()
     assert fake.handles == {}
 

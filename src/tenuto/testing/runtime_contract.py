@@ -29,7 +29,6 @@ from tenuto.tiers.disk.runtime import (
     move,
 )
 
-N_CHUNKS = 100_000
 N_FILES = 500
 DESCRIPTORS = 32
 """Files that are opened at most, of 500."""
@@ -39,6 +38,8 @@ class _Given:
     """What the tests start from."""
 
     settings = RuntimeSettings(max_open_files=DESCRIPTORS)
+    n_many = 100_000
+    """Chunks of a large run."""
 
     def make_runtime(self, folder: Path, settings: RuntimeSettings) -> StorageRuntime:
         """A new runtime whose files lie below `folder`, which is empty and yours."""
@@ -278,10 +279,11 @@ class BoundsContract(_Given):
 
     def test_a_hundred_thousand_chunks_are_moved(self, bench: Bench) -> None:
         """Each of them, and every byte once."""
-        order = [Random(2).randrange(bench.n_chunks) for _ in range(N_CHUNKS)]
+        random = Random(2)
+        order = [random.randrange(bench.n_chunks) for _ in range(self.n_many)]
         order[: bench.n_chunks] = range(bench.n_chunks)
         states = move(bench.runtime, [bench.request(Op.READ, chunk) for chunk in order], timeout_s=240.0)
-        assert len(states) == N_CHUNKS
+        assert len(states) == self.n_many
         assert set(states) == {Done(bench.chunk)}
         assert bytes(bench.buffer) == bench.data
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.device import Span
 from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct
 from tenuto.tiers.disk.runtime.libraries import load_library
+
+logger = logging.getLogger(__name__)
 
 LIBRARY = "libcufile.so.0"
 _OPAQUE_FD = 1  # CU_FILE_HANDLE_TYPE_OPAQUE_FD
@@ -143,6 +146,7 @@ class CuFiles:
         self._driver = driver
         self._descriptors = Descriptors(self._open, max_open_files, self._closing)
         self._handles: dict[int, int] = {}
+        self._registered: set[int] = set()
         self._current = threading.local()
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -180,17 +184,19 @@ class CuFiles:
         self._descriptors.forget(file)
 
     def attach(self, region: Region) -> None:
-        """See `Device`."""
+        """See `Device`. GPU memory that cuFile does not register goes through buffers of its own: slower, not wrong."""
         if region.memory.device is not None:
+            self._use(region.memory.device)
             try:
-                self._use(region.memory.device)
                 self._cufile.register_memory(region.memory.address, region.memory.n_bytes)
+                self._registered.add(region.number)
             except OSError as error:
-                raise store_error(error, "register GPU memory") from error
+                logger.warning("tenuto: cuFile does not register memory of GPU %d: %s", region.memory.device, error)
 
     def detach(self, region: Region) -> None:
         """See `Device`."""
-        if region.memory.device is not None:
+        if region.memory.device is not None and region.number in self._registered:
+            self._registered.discard(region.number)
             self._use(region.memory.device)
             self._cufile.unregister_memory(region.memory.address)
 

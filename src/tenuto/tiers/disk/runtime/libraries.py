@@ -14,7 +14,7 @@ def load_library(name: str) -> ctypes.CDLL | None:
     """
     for candidate in (name, *(str(path) for path in packaged(name))):
         try:
-            return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(candidate, mode=ctypes.RTLD_GLOBAL, use_errno=True)
         except OSError:
             continue
     return None
