@@ -77,9 +77,9 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """GPU memory that stores are staged in. "auto": what the largest step fills, at most a quarter of what is free."""
     window: Size = "128 MiB"
     """One copy across the wire; a ring has at least two."""
-    load_programs: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    load_programs: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
     """Programs of the kernel that puts loaded blocks into the engine's pages: at most one multiprocessor each."""
-    store_programs: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    store_programs: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64
     """Programs of the kernel that takes blocks out of the engine's pages."""
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -232,6 +233,14 @@ def test_no_round_begins_that_would_end_too_late():
     assert list(budget.rounds("none", 9, least=0)) == []
 
 
+def test_a_first_round_that_is_known_to_last_too_long_is_not_begun():
+    budget = Budget(100.0, Time().now)
+    assert list(budget.rounds("long", 9, least=0, expected_s=101)) == []
+    assert next(budget.rounds("short", 9, least=0, expected_s=99)) == 0
+    assert OPEN.arrivals_s == 5 * 3 / 30
+    assert CLOSED.arrivals_s == 0
+
+
 def test_a_share_of_the_budget_ends_before_the_whole():
     time = Time()
     budget = Budget(100.0, time.now)
@@ -249,12 +258,32 @@ def test_options_are_written_as_they_were_given():
     assert as_arguments(EngineOptions()) == ""
 
 
+BAD = ("0", "-1", "nan", "inf")
+COUNTS = (
+    "--repeats", "--tokens", "--disk-tokens", "--turns", "--first-tokens", "--turn-tokens", "--answer-tokens",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--variants", "off", "mine"], "--variants: no engine is named 'mine'"),
         (["--variants", "ours"], "--variants: name off too"),
-        (["--rates", "0"], "--rates: "),
+        (["--variants", "off", "ours", "off"], "--variants: off is given twice"),
+        *(
+            (["--rates", "4", text], "--rates: .*out of range; give 0.01 to 10000")
+            for text in ("0", "-1", "nan", "inf")
+        ),
+        (["--rates", "4", "4.0"], "--rates: 4 is given twice"),
+        (["--rates", "many"], "--rates: 'many' is not a number"),
+        *((["--budget-s", text], "--budget-s: .*out of range; give 1 to 86400") for text in BAD),
+        (["--budget-s", ""], "--budget-s: '' is not a number"),
+        (["--tokens", "4096", "4096"], "--tokens: 4096 is given twice"),
+        (["--disk-tokens", "1", "2", "1"], "--disk-tokens: 1 is given twice"),
+        *(([option, "0"], f"{option}: 0 is out of range; give 1 to 1") for option in COUNTS),
+        *(([option, "-3"], f"{option}: -3 is out of range; give 1 to ") for option in COUNTS),
+        *(([option, "2.5"], f"{option}: '2.5' is not a whole number") for option in COUNTS),
+        *(([option, "9" * 5000], f"{option}: ") for option in COUNTS),
         (["--model", "/nowhere"], "--model: /nowhere has no config.json"),
     ],
 )
@@ -263,7 +292,24 @@ def test_wrong_options_give_one_line(words, says, capsys):
         read(*words)
     assert main(["bench", "ttft", *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"tenuto bench: {says}")
+    assert re.match(f"tenuto bench: {says}", line)
+    assert len(line) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "can't be read"),
+        ("[]", "can't be read"),
+        ('{"num_attention_heads": 4, "num_hidden_layers": 2}', "can't be read .*hidden_size"),
+        ('{"num_attention_heads": 0, "hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 9}', "can't be read"),
+    ],
+)
+def test_a_model_whose_config_tells_too_little_is_one_line(tmp_path, text, says):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=f"^--model: .*config.json {says}") as caught:
+        variants.choose_model(tmp_path, tmp_path / "other", is_quick=True)
+    assert "\n" not in str(caught.value)
 
 
 def test_figures_are_of_the_longest_prompt_where_the_default_is_not_asked():

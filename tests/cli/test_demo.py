@@ -163,6 +163,27 @@ def test_leaving_early_ends_the_child(tmp_path, monkeypatch):
         os.kill(pid, 0)
 
 
+def test_a_second_ctrl_c_ends_the_waiting_for_the_child_and_not_its_killing(tmp_path, monkeypatch):
+    said = '{"type":"begin","what":"%d"}'
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    code = f"{deaf}; import os, time; print({said!r} % os.getpid(), flush=True); time.sleep(60)"
+    events = child(tmp_path, monkeypatch, code)
+    pid = int(next(events).what)
+    wait, n_waits = subprocess.Popen.wait, []
+
+    def interrupted(popen, timeout=None):
+        n_waits.append(timeout)
+        if len(n_waits) == 1:
+            raise KeyboardInterrupt
+        return wait(popen, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        events.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 def test_the_environment_of_a_child_keeps_what_the_user_set():
     given = {"OMP_NUM_THREADS": "7", "HOME": "/root"}
     made = process.child_environment(given)

@@ -59,6 +59,11 @@ def test_a_containers_share_of_the_cores_counts(kernel, quota, status, word):
     said(machine.check_cores(kernel({"sys/fs/cgroup/cpu.max": quota}), set(range(8))), status, word)
 
 
+@pytest.mark.parametrize("quota", ["", "100 0\n", "100 max\n", "100\n", "1 2 3\n", "² 5\n", "9" * 5000 + " 1\n"])
+def test_a_share_that_can_not_be_is_none(kernel, quota):
+    said(machine.check_cores(kernel({"sys/fs/cgroup/cpu.max": quota}), set(range(8))), Status.OK, "8 cores")
+
+
 MEMORY = f"MemTotal: {64 << 20} kB\nMemFree: 5 kB\nMemAvailable: {32 << 20} kB\n"
 
 
@@ -74,6 +79,31 @@ MEMORY = f"MemTotal: {64 << 20} kB\nMemFree: 5 kB\nMemAvailable: {32 << 20} kB\n
 def test_memory_is_what_the_machine_and_its_container_leave(kernel, files, status, words):
     limits = {f"sys/fs/cgroup/memory.{name}": text for name, text in files.items()}
     said(machine.check_memory(kernel({"proc/meminfo": MEMORY} | limits)), status, words)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"proc/meminfo": ""},
+        {"proc/meminfo": "MemTotal: 5 kB\n"},
+        {"proc/meminfo": "MemTotal: x kB\nMemAvailable\n"},
+    ],
+)
+def test_memory_that_the_kernel_does_not_tell_of_is_a_warning(kernel, files):
+    said(machine.check_memory(kernel(files)), Status.WARN, "does not say")
+
+
+@pytest.mark.parametrize("used", ["", "max\n", "-5\n", "\ufffd"])
+def test_memory_in_a_container_whose_use_is_not_told_is_its_limit(kernel, used):
+    limits = {"sys/fs/cgroup/memory.max": f"{16 * GIB}\n", "sys/fs/cgroup/memory.current": used}
+    said(machine.check_memory(kernel({"proc/meminfo": MEMORY} | limits)), Status.OK, "16.0 GiB, 16.0 GiB of it free")
+
+
+def test_a_numa_node_whose_cores_are_not_told_is_none_of_ours(kernel):
+    nodes = "sys/devices/system/node"
+    top = kernel({f"{nodes}/node0/cpulist": "0-3\n", f"{nodes}/node1/cpulist": "what\n"})
+    said(machine.check_numa(top, {0, 5}), Status.OK, "1 node")
 
 
 def test_a_process_over_two_numa_nodes_is_told_how_to_bind(kernel):

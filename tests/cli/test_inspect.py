@@ -346,6 +346,12 @@ def test_locks_are_told_by_the_kernels_list(tmp_path):
     assert holder_of(lock, {(os.major(stat.st_dev), os.minor(stat.st_dev) + 1, stat.st_ino)}) is Holder.DEAD
 
 
+@pytest.mark.parametrize("file", ["fe:zz:5", "fe:00", "", "a:b:c:d", "-1:0:5", "00:00:" + "9" * 5000, "00:00:\u00b2"])
+def test_a_lock_of_a_file_that_can_not_be_is_passed_over(file):
+    good = "2: FLOCK  ADVISORY  WRITE 5 fe:00:123 0 EOF"
+    assert parse_locks(f"1: FLOCK  ADVISORY  WRITE 5 {file} 0 EOF\n{good}\n") == {(0xFE, 0, 123)}
+
+
 def test_where_the_kernel_does_not_say_the_engine_is_unknown(open_disk, root, capsys, monkeypatch, tmp_path):
     open_disk().close()
     monkeypatch.setattr(holders, "KERNEL_LOCKS", tmp_path / "none")

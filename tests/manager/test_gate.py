@@ -161,3 +161,17 @@ def test_pairs_are_counted_as_a_causal_mask_has_them(start, n):
 def test_the_rate_of_a_new_prompt_is_that_of_a_full_step():
     assert ComputeCost(0.1, 1e-3, 0.0, step_tokens=900).tokens_per_second() == pytest.approx(900)
     assert PER_TOKEN.tokens_per_second() == pytest.approx(1000)
+
+
+def test_what_is_computed_delays_all_that_are_there_and_what_is_loaded_only_one():
+    costs = {"disk": LoadCost(0, 3e-4)}  # 30 ms a block, which takes 10 ms to compute
+    offer = offer_of(("disk", 8), n_tokens=100)
+    assert [choose(offer, PER_TOKEN, costs, n_others=n) for n in (0, 1, 2, 3)] == [0, 0, 8, 8]
+    behind = {"disk": costs["disk"].behind(24 * offer.block_bytes)}  # 24 blocks more, and then these 8
+    assert [choose(offer, PER_TOKEN, behind, n_others=n) for n in (2, 8, 11, 12)] == [0, 0, 8, 8]
+
+
+@given(offers(), computes, loads, st.integers(0, 9))
+def test_the_more_others_there_are_the_more_is_loaded(offer, compute, loads, n_others):
+    n = choose(offer, compute, loads, n_others=n_others)
+    assert choose(offer, compute, loads, n_others=n_others + 1) >= n

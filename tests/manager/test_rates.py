@@ -151,6 +151,31 @@ def test_a_trial_outweighs_what_was_known():
     assert seconds_of(rates.cost(), 1000) == pytest.approx(1.0)
 
 
+def test_a_trial_that_was_slower_may_have_met_a_stall_and_is_one_among_others():
+    rates = LoadRates()
+    for _ in range(4):
+        rates.add(1000, 3.0)
+    rates.cost()
+    rates.add(1000, 30.0, is_trial=True)
+    assert seconds_of(rates.cost(), 1000) == pytest.approx(3.0, rel=0.01)
+    for _ in range(4):
+        rates.add(1000, 30.0, is_trial=True)
+    assert seconds_of(rates.cost(), 1000) == pytest.approx(30.0)
+
+
+@given(
+    st.integers(1, 64), st.lists(st.booleans(), min_size=2, max_size=8), st.floats(1e-4, 1), st.floats(2, 1e4),
+)  # fmt: skip
+def test_stalls_that_are_fewer_than_half_do_not_count_whenever_they_come(n_blocks, may_stall, seconds, times):
+    rates, n_slow = LoadRates(), 0
+    for may in may_stall:
+        is_slow = may and (2 * (n_slow + 1) < len(may_stall) or len(may_stall) == 2 > 2 * n_slow)
+        n_slow += is_slow
+        rates.add(n_blocks << 20, seconds * (times if is_slow else 1.0))
+        rates.cost()
+    assert seconds_of(rates.cost(), n_blocks << 20) <= 1.5 * seconds
+
+
 def test_a_trial_that_shows_the_same_adds_to_what_is_known():
     rates = LoadRates()
     for n in (1000, 4000):

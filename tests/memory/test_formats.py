@@ -18,7 +18,7 @@ from tenuto.memory.formats import (
 )
 from tenuto.memory.layout import Dtype
 from tenuto.memory.paged import PagedKV
-from tests.memory.shapes import ARRANGEMENTS, MLA_ARRANGEMENTS, SHAPES, TINY, TINY_MLA, Shape, random_truth
+from tenuto.testing.kvshapes import ARRANGEMENTS, BENCHED, MLA_ARRANGEMENTS, SHAPES, TINY, TINY_MLA, Shape, random_truth
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +36,16 @@ def test_every_arrangement_is_told_from_its_shapes(name):
     told = PagedKV(tensors, shape.layout, shape.page_tokens)
     declared = PagedKV(tensors, shape.layout, shape.page_tokens, arrangement.kv_format)
     assert geometry(told) == geometry(declared)
+
+
+@pytest.mark.parametrize("name", BENCHED)
+def test_what_the_bench_moves_lies_in_memory_like_what_the_tests_move(name):
+    shape, arrangement = BENCHED[name]
+    shape = dataclasses.replace(shape, n_layers=2)
+    made = arrangement.random_tensors(shape, 3, "cpu"), arrangement.tensors(random_truth(shape, 3), shape.dtype)
+    ours, tests = (PagedKV(tensors, shape.layout, shape.page_tokens, arrangement.kv_format) for tensors in made)
+    assert geometry(ours)[1:] == geometry(tests)[1:]
+    assert (ours.n_pages, ours.row_bytes) == (3, shape.k_dim * shape.dtype.itemsize)
 
 
 @pytest.mark.parametrize("name", ["vllm-hnd", "vllm-nhd-view", "NL_X_TWO_NB_BS_NH_HS"])

@@ -16,7 +16,7 @@ from tenuto.memory.kernels import BlockMover, TorchMover
 from tenuto.memory.layout import Dtype
 from tenuto.memory.paged import ArenaView, PagedKV
 from tenuto.memory.pages import PageRun
-from tests.memory.shapes import (
+from tenuto.testing.kvshapes import (
     ARRANGEMENTS,
     DTYPES_BY_CODE,
     MLA_ARRANGEMENTS,

@@ -1,8 +1,10 @@
 """The cost gate at work: rates are learnt from what steps and loads take, on a clock that is made up."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from tenuto.connectors.session import Progress, WorkerReport
+from tenuto.connectors.session import Progress, StepPlan, Worker, WorkerReport
 from tenuto.connectors.session.costgate import HALF_LIFE_S, TRIAL_GAP_S
 from tenuto.errors import Cause
 from tenuto.tokens import HashChain
@@ -66,7 +68,8 @@ class Server(Rig):
         size = LAYOUT.extent_bytes
         self.leader.receive(
             WorkerReport(
-                {t.id: [TransferResult(t.id, (), len(t.keys) * size, seconds.get(t.id, 0.0))] for t in transfers}
+                {t.id: [TransferResult(t.id, (), len(t.keys) * size, seconds.get(t.id, 0.0))] for t in transfers},
+                timed=plan.timed,
             )
         )
         self.leader.check()
@@ -114,6 +117,26 @@ def test_a_disk_that_stays_slow_is_tried_seldom():
         server.clock.advance(1.0)
     assert n_asked > 1500
     assert 20 < n_loads < 3600 / HALF_LIFE_S
+
+
+def test_beside_others_a_slow_disk_is_used_as_long_as_its_queue_is_short():
+    server = Server(disk_s=3 * BLOCK * TOKEN_S)
+    for number in range(9):
+        server.serve(prompt(number))
+    server.serve(prompt(0), "disk")
+    assert server.serve(prompt(0), "disk") == 0  # alone, computing is sooner
+    server.leader.manager.host.reset()
+    views = [View(f"v{number}", prompt(number)) for number in range(9)]
+    loaded = []
+    for view in views:
+        loaded.append(server.leader.lookup(view, 0))
+        server.leader.admit(view.request_id, range(view.n_tokens // PAGE), loaded[-1])
+    # A load takes three times as long as computing: beside two that wait it does not pay yet, beside three it does,
+    # and once it is on its way the next has to wait for it too.
+    assert loaded == [0, 0, 0, ALL, 0, 0, ALL, 0, 0]
+    for view in views:
+        server.leader.finish(view.request_id)
+    server.leader.check()
 
 
 def test_trials_are_one_at_a_time():
@@ -201,19 +224,76 @@ def test_switched_off_it_loads_whatever_is_found():
     assert server.count("rate.load.disk") > 0  # it tells the rates all the same
 
 
+def test_one_stall_of_a_tier_that_nobody_knew_keeps_it_out_for_seconds_not_minutes():
+    server = Server(disk_s=30 / N_BLOCKS)
+    server.serve(prompt(0))
+    assert server.serve(prompt(0), "disk") == ALL
+    assert server.serve(prompt(0), "disk") == 0
+    server.disk_s = 0.001  # nobody knows
+    server.clock.advance(TRIAL_GAP_S)
+    assert [server.serve(prompt(0), "disk") for _ in range(5)] == [ALL] * 5
+
+
+def test_a_tier_that_was_slow_twice_is_slow():
+    server = Server(disk_s=30 / N_BLOCKS)
+    server.serve(prompt(0))
+    assert server.serve(prompt(0), "disk") == ALL
+    server.clock.advance(TRIAL_GAP_S)
+    assert server.serve(prompt(0), "disk") == ALL
+    for _ in range(10):
+        server.clock.advance(TRIAL_GAP_S)
+        assert server.serve(prompt(0), "disk") == 0
+
+
+@pytest.mark.parametrize("n_before", [1, 2, 5])
+def test_one_stall_of_a_tier_that_is_known_changes_nothing(n_before):
+    server = Server(disk_s=0.02)
+    server.serve(prompt(0))
+    for _ in range(n_before):
+        assert server.serve(prompt(0), "disk") == ALL
+    server.disk_s = 30 / N_BLOCKS
+    assert server.serve(prompt(0), "disk") == ALL
+    server.disk_s = 0.02
+    assert [server.serve(prompt(0), "disk") for _ in range(5)] == [ALL] * 5
+
+
+def test_a_stall_that_a_trial_meets_does_not_make_the_next_one_late():
+    server = Server(disk_s=3 * BLOCK * TOKEN_S)
+    server.serve(prompt(0))
+    server.serve(prompt(0), "disk")
+    server.clock.advance(TRIAL_GAP_S)
+    server.serve(prompt(0), "disk")
+    server.clock.advance(2 * HALF_LIFE_S)
+    server.disk_s = 300.0
+    assert server.serve(prompt(0), "disk") == ALL
+    server.disk_s = 0.001
+    assert server.serve(prompt(0), "disk") == 0
+    server.clock.advance(2 * HALF_LIFE_S)
+    assert server.serve(prompt(0), "disk") == ALL
+
+
+def test_one_load_that_waited_for_long_keeps_no_tier_out():
+    server = Server()
+    server.serve(prompt(0))
+    server.leader.gate.waited(30.0)
+    assert [server.serve(prompt(0)) for _ in range(3)] == [ALL] * 3
+    assert [server.serve(prompt(0), "disk") for _ in range(3)] == [ALL] * 3
+
+
 def test_a_load_that_timed_out_tells_how_slow_its_tier_is():
     server = Server()
     server.serve(prompt(0))
-    server.leader.manager.host.reset()
-    view = View("a", prompt(0))
-    server.leader.admit("a", range(100), server.leader.lookup(view, 0))
-    plan = server.leader.plan_step([], is_idle=True)
-    bring, load = plan.now
-    server.clock.advance(30)
-    late = tuple(BlockFailure(index, Cause.TIMEOUT) for index in range(N_BLOCKS))
-    server.leader.receive(WorkerReport({load.id: [TransferResult(load.id, late)]}))
-    server.leader.receive(WorkerReport({bring.id: [TransferResult(bring.id, (), 1, 31.0)]}))
-    server.clock.advance(10)  # the disk is asked again
+    for number in range(2):  # the second time it is no stall
+        server.leader.manager.host.reset()
+        view = View(f"a{number}", prompt(0))
+        assert server.leader.lookup(view, 0) == ALL
+        server.leader.admit(view.request_id, range(100), ALL)
+        bring, load = server.leader.plan_step([], is_idle=True).now
+        server.clock.advance(30)
+        late = tuple(BlockFailure(index, Cause.TIMEOUT) for index in range(N_BLOCKS))
+        server.leader.receive(WorkerReport({load.id: [TransferResult(load.id, late)]}))
+        server.leader.receive(WorkerReport({bring.id: [TransferResult(bring.id, (), 1, 31.0)]}))
+        server.clock.advance(10)  # the disk is asked again
     server.leader.manager.host.reset()
     assert server.leader.lookup(View("b", prompt(0)), 0) == 0
     server.leader.check()
@@ -228,9 +308,17 @@ def test_rates_are_told_in_tokens_and_bytes_per_second():
 
 
 def plan(rig, n_tokens, n_new=None):
+    """The step's number."""
     view = View("a", list(range(n_tokens)))
     progress = Progress("a", (), False, n_tokens, n_tokens if n_new is None else n_new)
-    rig.leader.plan_step([(view, progress)], is_idle=False, n_tokens=n_tokens)
+    return rig.leader.plan_step([(view, progress)], is_idle=False, n_tokens=n_tokens).timed
+
+
+def end(rig, number):
+    """As an engine does: the workers' report, then that there is a result."""
+    if number:
+        rig.leader.receive(WorkerReport(timed=number))
+    rig.leader.gate.step_ended()
 
 
 def rate(rig):
@@ -241,31 +329,62 @@ def rate(rig):
 def test_a_step_takes_from_its_plan_to_its_result():
     rig = Rig()
     rig.clock.advance(100)
-    plan(rig, 400)
+    number = plan(rig, 400)
     rig.clock.advance(4)
-    rig.leader.gate.step_ended()
+    end(rig, number)
     assert rate(rig) == 100
 
 
 def test_with_steps_in_flight_a_step_takes_from_the_result_before_it():
     rig = Rig()
-    plan(rig, 400)
+    before = plan(rig, 400)
     for _ in range(5):
-        plan(rig, 400)  # made while the one before runs
+        number = plan(rig, 400)  # made while the one before runs
         rig.clock.advance(4)
-        rig.leader.gate.step_ended()
+        end(rig, before)
+        before = number
     assert rate(rig) == 100
+
+
+def test_a_step_takes_from_the_result_before_it_also_where_that_was_of_no_prompt():
+    rig = Rig()
+    rig.leader.plan_step([], is_idle=False, n_tokens=64)
+    number = plan(rig, 400)
+    rig.clock.advance(50)
+    end(rig, 0)
+    rig.clock.advance(4)
+    end(rig, number)
+    assert rate(rig) == 100
+
+
+def test_results_that_are_lost_or_told_of_twice_shift_no_time_to_another_step():
+    rig = Rig()
+    lost = plan(rig, 400)
+    rig.clock.advance(1000)
+    number = plan(rig, 400)
+    rig.clock.advance(4)
+    end(rig, number)
+    end(rig, number)
+    end(rig, lost)
+    end(rig, 99)
+    for _ in range(3):  # nobody planned these, as when the engine tells of results that we have no part in
+        rig.leader.gate.step_ended()
+        rig.clock.advance(7)
+    number = plan(rig, 400)
+    rig.clock.advance(4)
+    end(rig, number)
+    assert rate(rig) == 100
+    assert not rig.leader.gate._steps
 
 
 def test_steps_that_mostly_generate_are_not_counted():
     rig = Rig()
     view = View("a", list(range(400)), n_prompt=100)
-    rig.leader.plan_step([(view, Progress("a", (), False, 400, 1))], is_idle=False, n_tokens=256)
+    step = rig.leader.plan_step([(view, Progress("a", (), False, 400, 1))], is_idle=False, n_tokens=256)
+    assert step.timed == 0
     rig.clock.advance(1)
-    rig.leader.gate.step_ended()
-    plan(rig, 400, n_new=100)  # 300 tokens are others'
-    rig.clock.advance(1)
-    rig.leader.gate.step_ended()
+    end(rig, 0)
+    assert plan(rig, 400, n_new=100) == 0  # 300 tokens are others'
     assert rate(rig) == 0
 
 
@@ -275,3 +394,20 @@ def test_an_engine_that_tells_of_no_results_teaches_nothing_and_costs_nothing():
         plan(rig, 400)
     assert len(rig.leader.gate._steps) <= 8
     assert rate(rig) == 0
+
+
+def test_a_worker_names_the_step_that_is_to_be_timed_once():
+    worker = Worker(Rig().leader.setup)
+    worker._engine = SimpleNamespace(settle=lambda: None)
+    worker.begin_step(StepPlan(timed=7))
+    assert worker.report() == WorkerReport(timed=7)
+    assert worker.report() is None
+    worker.begin_step(StepPlan())
+    assert worker.report() is None
+
+
+def test_ranks_that_name_a_step_name_the_same():
+    one, two = WorkerReport(timed=7), WorkerReport(timed=7)
+    one.merge(two)
+    two.merge(WorkerReport())
+    assert one.timed == two.timed == 7

@@ -34,3 +34,26 @@ def test_the_nearest_mount_above_a_folder_is_its():
 def test_names_are_as_the_file_system_has_them(folder):
     assert mount_of(Path(folder) / "tenuto").folder == folder
     assert is_network(Path(folder) / "tenuto")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b"", b" - ", b"1 0 8:1 / /mnt", b"1 0 what / /mnt rw - nfs x rw", b"1 0 8:1 / /mnt rw nfs x rw", b"\xff" * 9],
+)
+def test_a_line_that_is_none_is_passed_over(odd):
+    instance.MOUNTS.write_bytes(odd + b"\n" + instance.MOUNTS.read_bytes() + odd)
+    assert mount_of(Path("/mnt/my")).kind == "ext4"
+    assert mount_of(Path("/mnt/my kv")).kind == "nfs4"
+
+
+def test_where_the_kernel_shows_no_mounts_nothing_is_known_of_them():
+    instance.MOUNTS.unlink()
+    assert mount_of(Path("/mnt")) == instance.Mount("", "unknown", (0, 0))
+    assert not is_network(Path("/mnt"))
+
+
+def test_optional_fields_may_be_many_or_none():
+    instance.MOUNTS.write_bytes(
+        b"1 0 8:2 / /a rw - xfs /dev/b rw\n1 0 8:3 / /b rw shared:1 master:2 - btrfs /dev/c rw\n"
+    )
+    assert [mount_of(Path(folder)).kind for folder in ("/a", "/b", "/c")] == ["xfs", "btrfs", "unknown"]

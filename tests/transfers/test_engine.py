@@ -246,3 +246,45 @@ def test_a_poll_that_may_wait_returns_with_the_first_result(rig):
     letting_go.start()
     assert [result.transfer_id for result in rig.engine.poll(30)] == [2]
     letting_go.join()
+
+
+def test_followers_are_started_without_the_lock(rig):
+    held = []
+
+    def watch(lane):
+        put = lane.put
+
+        def watched(job):
+            held.append(rig.engine._changed._is_owned())
+            put(job)
+
+        lane.put = watched
+
+    for lane in rig.engine._lanes.values():
+        watch(lane)
+    rig.movers.hold(1)
+    rig.movers.hold(4)
+    rig.submit(
+        transfer(1, K2H), transfer(2, H2D, after=(1,)), transfer(3, H2K, after=(2,)),
+        transfer(4, K2D), transfer(5, H2K, after=(4,)), transfer(6, K2D), transfer(7, H2K, after=(6,)),
+    )  # fmt: skip
+    rig.movers.wait_at(4)
+    rig.engine.cancel([4, 4])
+    rig.clock.advance(30)
+    rig.polled()
+    rig.movers.let_go(1)
+    rig.movers.let_go(4)
+    rig.results()
+    assert held == [False] * 6  # 2 was given up before its source had come
+
+
+@pytest.mark.parametrize("after", [(1,), (77,)])
+def test_a_copy_out_of_the_device_that_is_to_wait_is_refused_and_nothing_taken(rig, after):
+    rig.movers.hold(1)
+    rig.submit(transfer(1, K2H))
+    with pytest.raises(ValueError, match="transfer 3 out of the device can't wait"):
+        rig.submit(transfer(2, H2D, after=(1,)), transfer(3, D2H, after=after))
+    assert rig.engine.n_pending() == 1
+    assert rig.movers.gathered == []
+    rig.movers.let_go(1)
+    assert set(rig.results()) == {1}

@@ -1,6 +1,8 @@
 """A lane's wait: asleep most of the time, awake at the end."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tenuto.transfers.lanes.waiter import Waiter
 
@@ -85,6 +87,81 @@ def test_what_has_ended_is_not_waited_for_and_teaches_no_impossible_rate(world):
     waiter.wait(world.event(0.0), world.event(0.0), 1000, world.now)
     assert world.slept == world.spun == 0.0
     assert waiter._bytes_s <= 1e12
+
+
+def late(world, waiter, seconds, n_bytes, *, late_by, after=0.0):
+    """A wait that begins `late_by` after queueing; how late it ends."""
+    start = world.now
+    world.now += late_by
+    ends = start + after + seconds
+    waiter.wait(world.event(ends), world.event(start + after), n_bytes, start)
+    return world.now - max(ends, start + late_by)
+
+
+@pytest.mark.parametrize("late_by", [0.5, 0.0201, 0.0199, 0.018, 0.01])
+@pytest.mark.parametrize("after", [0.0, 0.009])
+def test_who_came_late_does_not_take_the_time_before_for_that_of_the_copies(world, late_by, after):
+    waiter = Waiter(lambda: world.now, world.sleep)
+    late(world, waiter, 0.02 - after, 1000, late_by=late_by, after=after)
+    assert late(world, waiter, 0.002, 2000, late_by=0) == pytest.approx(0, abs=2e-5)  # ten times as fast
+    assert late(world, waiter, 0.2, 200_000, late_by=0) == pytest.approx(0, abs=1e-9)
+    assert world.slept > 0.1
+
+
+def test_who_comes_late_may_learn_that_copies_are_faster_and_never_that_they_are_slower(world):
+    waiter = Waiter(lambda: world.now, world.sleep)
+    wait(world, waiter, 0.02, 1000)
+    late(world, waiter, 0.02, 1000, late_by=3.0)
+    assert waiter._bytes_s == pytest.approx(1000 / 0.02)
+    late(world, waiter, 0.005, 1000, late_by=0.009)
+    assert waiter._bytes_s == pytest.approx(1000 / 0.009)
+    late(world, waiter, 0.008, 1000, late_by=0.0079)
+    assert waiter._bytes_s == pytest.approx(1000 / 0.008)
+
+
+def test_copies_behind_others_of_another_thread_do_not_teach_the_sum_of_both(world):
+    waiter = Waiter(lambda: world.now, world.sleep)
+    start = world.now
+    large, small = world.event(start + 1.0), world.event(start + 1.001)
+    spin = large.synchronize
+
+    def meanwhile():
+        waiter.wait(small, world.event(start), 1000, start)  # was queued behind the large one, and ends just after it
+        spin()
+
+    large.synchronize = meanwhile
+    waiter.wait(large, world.event(start), 1_000_000, start)
+    assert not waiter._bytes_s
+    wait(world, waiter, 0.02, 20_000)
+    assert waiter._bytes_s == pytest.approx(1_000_000)
+
+
+def test_a_wait_that_fails_does_not_count_as_waiting_for_ever(world):
+    waiter = Waiter(lambda: world.now, world.sleep)
+    broken = world.event(world.now + 1)
+
+    def fail():
+        raise RuntimeError("the device is gone")
+
+    broken.synchronize = fail
+    with pytest.raises(RuntimeError):
+        waiter.wait(broken, world.event(0.0), 1000, world.now)
+    wait(world, waiter, 0.02, 1000)
+    assert waiter._bytes_s == pytest.approx(1000 / 0.02)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1e-5, 0.5), st.floats(0, 1), st.floats(0, 0.3)),
+        min_size=1, max_size=12,
+    )
+)  # fmt: skip
+def test_on_a_wire_of_one_rate_no_wait_ends_late_whatever_came_before(waits):
+    world = World()
+    waiter = Waiter(lambda: world.now, world.sleep)
+    for seconds, late_by, after in waits:
+        is_late = late(world, waiter, seconds, seconds * 1e9, late_by=late_by, after=after)
+        assert is_late <= 0.07 * seconds + max(5e-5, after * 0.011) + 1e-9
 
 
 def test_computing_before_the_copies_is_slept_through_and_not_taken_for_their_time(world):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 ENGINE_SETTINGS = {
     "HF_HUB_OFFLINE": "1",
@@ -19,12 +21,12 @@ ENGINE_SETTINGS = {
 
 @contextmanager
 def killed_after(child: subprocess.Popen[str], timeout_s: float) -> Generator[threading.Event]:
-    """When the block takes longer than `timeout_s`, the child is killed and the event set."""
+    """When the block takes longer than `timeout_s`, the child's group is killed and the event set."""
     expired = threading.Event()
 
     def kill() -> None:
         expired.set()
-        child.kill()
+        kill_group(child)
 
     timer = threading.Timer(timeout_s, kill)
     timer.daemon = True
@@ -33,3 +35,9 @@ def killed_after(child: subprocess.Popen[str], timeout_s: float) -> Generator[th
         yield expired
     finally:
         timer.cancel()
+
+
+def kill_group(child: subprocess.Popen[str]) -> None:
+    """Kill a child that leads a session of its own, with all that it has started; one that has ended, too."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)

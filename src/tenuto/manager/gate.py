@@ -56,6 +56,10 @@ class LoadCost:
         """So many times as much."""
         return LoadCost(self.fixed_s * factor, self.byte_s * factor)
 
+    def behind(self, n_bytes: int) -> LoadCost:
+        """When so many bytes come first."""
+        return LoadCost(self.fixed_s + n_bytes * self.byte_s, self.byte_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -108,7 +112,7 @@ def seconds_to_first_token(
     offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, overhead_s: float = 0.0,
     overlaps: bool = False,
 ) -> Floats:  # fmt: skip
-    """With 0, 1, ... `n_blocks` blocks loaded, and the rest computed.
+    """Of a request that is alone, with 0, 1, ... `n_blocks` blocks loaded, and the rest computed.
 
     Computing begins when the load has ended; with `overlaps`, the first step after it runs beside the load, as when
     layers are loaded while those before them compute.
@@ -124,8 +128,15 @@ def seconds_to_first_token(
 
 def choose(
     offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, overhead_s: float = 0.0,
-    overlaps: bool = False,
+    overlaps: bool = False, n_others: int = 0,
 ) -> int:  # fmt: skip
-    """How many blocks to load, from the first on: what brings the first token soonest."""
+    """How many blocks to load, from the first on: what brings the first token soonest.
+
+    With `n_others` requests in the engine, what delays all of them together least: while one loads the others go on, and
+    while it computes they wait as long as it does.
+    """
     seconds = seconds_to_first_token(offer, compute, loads, overhead_s=overhead_s, overlaps=overlaps)
+    if n_others:
+        begin = offer.places()
+        seconds = seconds + n_others * compute.seconds(begin, np.full_like(begin, offer.n_tokens))
     return int(np.flatnonzero(seconds <= seconds.min() * (1 + _TIE))[-1])

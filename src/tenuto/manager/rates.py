@@ -44,12 +44,16 @@ class Samples:
         self.weights: Weights | None = None
         """As of the last `refit`."""
 
-    def add(self, size: int, amounts: Weights, seconds: float, *, n_off: int = _N_OFF) -> None:
-        """Something of `size` took `seconds`; `n_off` in a row that are off make all that came before forgotten."""
+    def add(self, size: int, amounts: Weights, seconds: float, *, is_trial: bool = False) -> None:
+        """Something of `size` took `seconds`.
+
+        What came before is forgotten when several in a row are off, or a trial, made to see how it is now, is faster.
+        """
         self._note_off(amounts, seconds)
         self._last.append((size, amounts, seconds))
-        if abs(self._n_off) >= n_off:
-            kept = list(self._last)[-n_off:]
+        is_faster = is_trial and self._n_off < 0
+        if is_faster or abs(self._n_off) >= _N_OFF:
+            kept = list(self._last)[-1 if is_faster else -_N_OFF :]
             self._by_size.clear()
             self._n_off = 0
         else:
@@ -146,9 +150,9 @@ class LoadRates:
         self._samples = Samples([(1,), (0, 1)])
 
     def add(self, n_bytes: int, seconds: float, *, is_trial: bool = False) -> None:
-        """So many bytes took `seconds`. A trial, made to see how it is now, outweighs all before it if it is off."""
+        """So many bytes took `seconds`. A trial, made to see how it is now, outweighs all before it if it is faster."""
         if n_bytes > 0 and seconds > 0:
-            self._samples.add(n_bytes, (1.0, float(n_bytes)), seconds, n_off=1 if is_trial else _N_OFF)
+            self._samples.add(n_bytes, (1.0, float(n_bytes)), seconds, is_trial=is_trial)
 
     def cost(self) -> LoadCost | None:
         """What is known now."""

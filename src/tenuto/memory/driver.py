@@ -16,6 +16,7 @@ from tenuto.errors import ConfigError
 _REGISTER_PORTABLE_MAPPED = 3  # CU_MEMHOSTREGISTER_PORTABLE | DEVICEMAP
 _ORDER_STREAM = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read in stream order
 _BATCH_SINCE = 12080  # cuMemcpyBatchAsync came with CUDA 12.8
+_NEEDED = ("cuDriverGetVersion", "cuGetErrorName", "cuMemHostRegister_v2", "cuMemHostUnregister", "cuMemcpyAsync")
 
 
 class DriverError(RuntimeError):
@@ -37,7 +38,7 @@ class _CopyAttributes(ctypes.Structure):
 
 
 class CudaDriver:
-    """libcuda of this process. Raises `ConfigError` where there is none.
+    """libcuda of this process. Raises `ConfigError` where there is none, or one that is no driver.
 
     A context must be current (torch makes one). Calls raise `DriverError`.
     """
@@ -48,7 +49,12 @@ class CudaDriver:
         except OSError as error:
             raise ConfigError(f"no CUDA driver: {error}; install NVIDIA's driver, or run on the CPU") from None
         version = ctypes.c_int()
-        self._check("cuDriverGetVersion", self._lib.cuDriverGetVersion(ctypes.byref(version)))
+        try:
+            for name in _NEEDED:
+                getattr(self._lib, name)
+            self._check("cuDriverGetVersion", self._lib.cuDriverGetVersion(ctypes.byref(version)))
+        except (AttributeError, DriverError) as error:
+            raise ConfigError(f"no working CUDA driver: {error}; install NVIDIA's driver, or run on the CPU") from None
         self.version = version.value
         """As CUDA counts: 12080 is 12.8."""
         self._batch: Any = getattr(self._lib, "cuMemcpyBatchAsync_v2", None) if self.version >= _BATCH_SINCE else None

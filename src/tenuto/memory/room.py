@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tenuto.memory.kernelfiles import kernel_number, kernel_text
+
+_MEM_AVAILABLE = re.compile(r"^MemAvailable:\s+([0-9]{1,18}) kB", re.MULTILINE)
 _V2 = ("memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable"))
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
 
@@ -29,16 +32,16 @@ def free_memory(top: Path = Path("/")) -> Room:
 
     File pages count as free: the kernel drops them first.
     """
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(top / "proc/meminfo"), re.MULTILINE)
+    found = _MEM_AVAILABLE.search(kernel_text(top / "proc/meminfo"))
     rooms = [Room(int(found[1]) << 10)] if found else [Room(1 << 62)]
     rooms += [Room(left, is_container=True) for left in _left_in_cgroups(top)]
     return min(rooms, key=lambda room: room.free_bytes)
 
 
 def _left_in_cgroups(top: Path) -> Iterator[int]:
-    for line in _text(top / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+    for line in kernel_text(top / "proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if not path or (controllers and "memory" not in controllers.split(",")):
             continue
         root = top / "sys/fs/cgroup" / ("memory" if controllers else "")
         folder = root / path.lstrip("/")
@@ -48,15 +51,8 @@ def _left_in_cgroups(top: Path) -> Iterator[int]:
 
 
 def _left_in(group: Path, limit_name: str, used_name: str, reclaimable: tuple[str, ...]) -> Iterator[int]:
-    limit, used = (_text(group / name).strip() for name in (limit_name, used_name))
-    if limit.isdigit() and used.isdigit():  # "max": none
-        stat = dict(line.split() for line in _text(group / "memory.stat").splitlines())
-        yield int(limit) - int(used) + sum(int(stat.get(name, 0)) for name in reclaimable)
-
-
-def _text(path: Path) -> str:
-    """The text of a file of the kernel; nothing where it has no such file, or does not show it."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    limit, used = (kernel_number(kernel_text(group / name)) for name in (limit_name, used_name))
+    if limit is not None and used is not None:  # "max": none
+        rows = [line.split() for line in kernel_text(group / "memory.stat").splitlines()]
+        stat = {row[0]: kernel_number(row[1]) or 0 for row in rows if len(row) == 2}
+        yield limit - used + sum(stat.get(name, 0) for name in reclaimable)

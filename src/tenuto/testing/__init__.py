@@ -2,7 +2,7 @@
 
 Takes your `Policy`, your `Store`, or tenuto's own. Gives suites they must pass (`policy_contract`, `store_contract`), a
 store in memory, stores that fail or block when told (`faults`), a device without an engine, requests without a
-scheduler, and workers that move block names instead of bytes (`simulation`).
-Never: sleeps, reads the clock, or is imported by the rest of the package. `*_contract` needs pytest, `strategies`
-needs hypothesis.
+scheduler, workers that move block names instead of bytes (`simulation`), and the one table of KV memories (`kvshapes`).
+Never: sleeps, reads the clock, or is imported by the rest of the package, but for `kvshapes` by `tenuto bench`.
+`*_contract` needs pytest, `strategies` needs hypothesis.
 """

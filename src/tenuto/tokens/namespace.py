@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
@@ -40,8 +41,7 @@ class Namespace:
     @property
     def digest(self) -> bytes:
         """16 bytes; the parent of every chain's first block."""
-        identity = {name: value for name, value in asdict(self).items() if name != "model"}
-        return sha256(msgspec.json.encode(identity, order="sorted")).digest()[:16]
+        return _digest(self)
 
     @property
     def folder(self) -> str:
@@ -55,3 +55,9 @@ class Namespace:
     def at_epoch(self, epoch: int) -> Namespace:
         """The namespace after a reset that drew `epoch`."""
         return replace(self, epoch=epoch)
+
+
+@lru_cache(maxsize=16)  # asked for with each request
+def _digest(namespace: Namespace) -> bytes:
+    identity = {name: value for name, value in asdict(namespace).items() if name != "model"}
+    return sha256(msgspec.json.encode(identity, order="sorted")).digest()[:16]

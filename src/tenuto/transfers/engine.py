@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from tenuto.errors import Cause
@@ -17,6 +17,14 @@ from tenuto.transfers.movers import Movers
 from tenuto.transfers.plan import BlockFailure, Route, Transfer, TransferResult
 
 logger = logging.getLogger(__name__)
+
+_LANES = {
+    "load": Route.DISK_TO_HOST,
+    "copy": Route.HOST_TO_DEVICE,
+    "store": Route.HOST_TO_DISK,
+    "direct": Route.DISK_TO_DEVICE,
+    "stage": Route.DEVICE_TO_HOST,
+}
 
 
 @dataclass(slots=True)
@@ -55,6 +63,11 @@ class _Lane:
             self._is_closed = True
             self._ready.notify()
 
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended by then."""
+        self._thread.join(max(timeout_s, 0.0))
+        return not self._thread.is_alive()
+
     def _loop(self) -> None:
         while True:
             with self._ready:
@@ -90,15 +103,22 @@ class TransferEngine:
         self._changed = threading.Condition()
         self._jobs: dict[int, _Job] = {}
         self._results: list[TransferResult] = []
-        self._lanes = {
-            route: _Lane(name, self._run)
-            for name, route in (("load", Route.DISK_TO_HOST), ("copy", Route.HOST_TO_DEVICE),
-                                ("store", Route.HOST_TO_DISK), ("direct", Route.DISK_TO_DEVICE),
-                                ("stage", Route.DEVICE_TO_HOST))
-        }  # fmt: skip
+        self._lanes: dict[Route, _Lane] = {}
+        with ExitStack() as undo:  # where the system gives no further thread
+            undo.callback(self.close)
+            for name, route in _LANES.items():
+                self._lanes[route] = _Lane(name, self._run)
+            undo.pop_all()
 
     def submit(self, transfers: Sequence[Transfer]) -> None:
-        """Take transfers; each gets exactly one result, from `poll`."""
+        """Take transfers; each gets exactly one result, from `poll`.
+
+        Raises `ValueError`, with none taken, for one out of the device that is to come after another: it has to be
+        queued here and now.
+        """
+        for transfer in transfers:
+            if transfer.after and transfer.route is Route.DEVICE_TO_HOST:
+                raise ValueError(f"transfer {transfer.id} out of the device can't wait for {transfer.after}")
         ready: list[_Job] = []
         now = self._clock()
         mark = self._movers.mark() if any(t.pages and t.route.is_load for t in transfers) else None
@@ -116,8 +136,7 @@ class TransferEngine:
                 self._jobs[transfer.id] = job
                 if not job.waits_for:
                     ready.append(job)
-        for job in ready:
-            self._start(job)
+        self._start_all(ready)
 
     def settle(self) -> None:
         """What the engine queues from now on can't overtake the device → host transfers so far."""
@@ -130,17 +149,17 @@ class TransferEngine:
             if wait_s and not self._results:
                 self._changed.wait(wait_s)
             late = [job for job in self._jobs.values() if now >= job.deadline]
-            for job in late:
-                self._give_up(job, Cause.TIMEOUT)
+            ready = [follower for job in late for follower in self._give_up(job, Cause.TIMEOUT)]
             results, self._results = self._results, []
+        self._start_all(ready)
         return results
 
     def cancel(self, transfer_ids: Sequence[int]) -> None:
         """Give up loads to the device, unless they are writing it right now."""
         with self._changed:
-            for transfer_id in transfer_ids:
-                if transfer_id in self._jobs:
-                    self._give_up(self._jobs[transfer_id], Cause.CANCELLED)
+            jobs = [self._jobs[transfer_id] for transfer_id in dict.fromkeys(transfer_ids) if transfer_id in self._jobs]
+            ready = [follower for job in jobs for follower in self._give_up(job, Cause.CANCELLED)]
+        self._start_all(ready)
 
     def n_pending(self) -> int:
         """Transfers without a result."""
@@ -152,25 +171,27 @@ class TransferEngine:
         with self._changed:
             return self._changed.wait_for(lambda: not self._jobs, timeout_s)
 
-    def close(self) -> None:
-        """End the lanes after what is queued."""
+    def close(self, timeout_s: float = 0.0) -> bool:
+        """End the lanes after what is queued; whether that came within `timeout_s`. From then on nothing is touched."""
         for lane in self._lanes.values():
             lane.close()
+        deadline = time.monotonic() + timeout_s
+        return all(lane.join(deadline - time.monotonic()) for lane in self._lanes.values())
 
-    def _start(self, job: _Job) -> None:
-        if job.transfer.route is not Route.DEVICE_TO_HOST:
-            self._lanes[job.transfer.route].put(job)
-            return
-        job.began = self._clock()
+    def _start_all(self, jobs: Sequence[_Job]) -> None:
+        """Without the lock. Jobs out of the device come from `submit` alone: the engine's thread queues them."""
 
         def gather(job: _Job, indices: list[int]) -> list[BlockFailure]:
             job.landing = self._movers.gather(job.transfer, indices)
             return []
 
-        job.dropped |= self._attempt(job, gather)
-        if job.landing.has_ended:
-            self._run(job)
-        else:
+        for job in jobs:
+            if job.transfer.route is Route.DEVICE_TO_HOST:
+                job.began = self._clock()
+                job.dropped |= self._attempt(job, gather)
+                if job.landing.has_ended:
+                    self._run(job)
+                    continue
             self._lanes[job.transfer.route].put(job)
 
     def _run(self, job: _Job) -> None:
@@ -179,8 +200,8 @@ class TransferEngine:
         failures = job.dropped | self._attempt(job, self._move)
         seconds = self._clock() - job.began
         with self._changed:
-            if not job.is_given_up:
-                self._end(job, failures, seconds)
+            ready = [] if job.is_given_up else self._end(job, failures, seconds)
+        self._start_all(ready)
 
     def _attempt(self, job: _Job, do: Callable[[_Job, list[int]], list[BlockFailure]]) -> dict[int, BlockFailure]:
         """The failures of `do` over the blocks that have not failed yet; all of them when it can't say."""
@@ -211,17 +232,19 @@ class TransferEngine:
             with self._changed:
                 job.is_touching = False
 
-    def _give_up(self, job: _Job, cause: Cause) -> None:
-        """Under the lock: answer a load to the device before it ends."""
+    def _give_up(self, job: _Job, cause: Cause) -> list[_Job]:
+        """Under the lock: answer a load to the device before it ends. As `_end`; nothing where that can't be."""
         transfer = job.transfer
-        if transfer.pages and transfer.route.is_load and not job.is_touching:
-            job.is_given_up = True
-            failed = {i: BlockFailure(i, cause) for i in range(len(transfer.keys))}
-            self._end(job, job.dropped | failed, 0.0)
+        if not transfer.pages or not transfer.route.is_load or job.is_touching:
+            return []
+        job.is_given_up = True
+        failed = {i: BlockFailure(i, cause) for i in range(len(transfer.keys))}
+        return self._end(job, job.dropped | failed, 0.0)
 
-    def _end(self, job: _Job, failures: dict[int, BlockFailure], seconds: float) -> None:
-        """Under the lock: answer a job, and start what waited for it."""
+    def _end(self, job: _Job, failures: dict[int, BlockFailure], seconds: float) -> list[_Job]:
+        """Under the lock: answer a job. What waited for it alone is to be started, once the lock is released."""
         transfer = job.transfer
+        ready: list[_Job] = []
         del self._jobs[transfer.id]
         self._finish(transfer, failures, seconds)
         hashes = {transfer.keys[index].hash: failure for index, failure in failures.items()}
@@ -234,8 +257,9 @@ class TransferEngine:
                     cause = hashes[key.hash].cause
                     other.dropped[index] = BlockFailure(index, cause, "its source failed")
             if not other.waits_for:
-                self._start(other)
+                ready.append(other)
         self._changed.notify_all()
+        return ready
 
     def _finish(self, transfer: Transfer, failures: dict[int, BlockFailure], seconds: float) -> None:
         n_moved = len(transfer.keys) - len(failures)

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 import torch
 
 from tenuto.cli.bench.interference import measure_interference
-from tenuto.cli.bench.kvshapes import CASES, Case, make_tensors
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Figures
 from tenuto.errors import ConfigError, InvariantError
 from tenuto.memory.driver import CudaDriver
-from tenuto.memory.layout import choose_block_tokens
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
 from tenuto.memory.pinning import pinned_arena
+from tenuto.testing.kvshapes import BENCHED
 from tenuto.transfers.lanes.cuda import CudaDevice, RingSizes
 
 GIB = 1 << 30
-_RING = RingSizes(256 << 20, 384 << 20, 128 << 20, 16, 16)
+_RING = RingSizes(256 << 20, 384 << 20, 128 << 20, 64, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +39,20 @@ class DeviceSizes:
 class Bed:
     """An engine's memory in one format, a pinned arena, and the device between them."""
 
-    def __init__(self, case: Case, sizes: DeviceSizes, driver: CudaDriver) -> None:
-        self.case = case
-        bare = case.layout(0)
-        token_bytes = bare.n_heads * (bare.k_dim + bare.v_dim) * bare.dtype.itemsize
-        self.layout = case.layout(choose_block_tokens(0, case.page_tokens, token_bytes))
-        self.n_blocks = max(1, sizes.kv_bytes // self.layout.payload_bytes)
-        self.n_bytes = self.n_blocks * self.layout.n_layers * self.layout.n_heads * self.layout.run_bytes
-        per_block = self.layout.block_tokens // case.page_tokens
-        self.tensors = make_tensors(case, self.n_blocks * per_block + 1, torch.device("cuda"))
+    def __init__(self, name: str, sizes: DeviceSizes, driver: CudaDriver) -> None:
+        self.name = name
+        shape, arrangement = BENCHED[name]
+        self.layout = layout = shape.layout
+        self.n_blocks = max(1, sizes.kv_bytes // layout.payload_bytes)
+        self.n_bytes = self.n_blocks * layout.n_layers * layout.n_heads * layout.run_bytes
+        per_block = layout.block_tokens // shape.page_tokens
+        tensors = arrangement.random_tensors(shape, self.n_blocks * per_block + 1, "cuda", seed=7)
         pages = list(range(1, self.n_blocks * per_block + 1))
         random.Random(4).shuffle(pages)
         self.runs = [PageRun(tuple(pages[at : at + per_block])) for at in range(0, len(pages), per_block)]
         self.slots = random.Random(5).sample(range(self.n_blocks), self.n_blocks)
-        self.kv = PagedKV(self.tensors, self.layout, case.page_tokens, case.format)
-        self.arena = pinned_arena(self.n_blocks, self.layout.extent_bytes, driver)
+        self.kv = PagedKV(tensors, layout, shape.page_tokens, arrangement.kv_format)
+        self.arena = pinned_arena(self.n_blocks, layout.extent_bytes, driver)
         self.device = CudaDevice(self.kv, self.arena, sizes.ring, driver)
 
     def store(self, share: int = 1) -> None:
@@ -69,14 +67,14 @@ class Bed:
 
     def check(self) -> None:
         """What was stored and wiped comes back, bit for bit. Raises `InvariantError`."""
-        flat = [tensor.view(torch.uint8) for tensor in self.tensors]
-        before = [tensor.clone() for tensor in flat]
+        views = [view.view(torch.uint8) for layer in self.kv.views for view in layer]  # pages are their second axis
+        before = [view.clone() for view in views]
         self.store()
-        for tensor in flat:
-            tensor[:, 1:].zero_() if self.case.page_axis == 1 else tensor[1:].zero_()
+        for view in views:
+            view[:, 1:].zero_()
         self.load()
-        if not all(torch.equal(one, other) for one, other in zip(before, flat, strict=True)):
-            raise InvariantError(f"{self.case.name}: what came back differs from what was stored")
+        if not all(torch.equal(one, other) for one, other in zip(before, views, strict=True)):
+            raise InvariantError(f"{self.name}: what came back differs from what was stored")
 
     def close(self) -> None:
         """Give the memory back."""
@@ -91,14 +89,14 @@ def measure_device(sizes: DeviceSizes, bar: Bar) -> Figures:
     driver = CudaDriver()
     figures: Figures = {}
     plain = Plain(sizes.kv_bytes)
-    for case in bar.over(CASES, "formats", len(CASES)):
-        bed = Bed(case, sizes, driver)
+    for name in bar.over(BENCHED, "formats", len(BENCHED)):
+        bed = Bed(name, sizes, driver)
         bed.check()
         figures |= _rates(bed, sizes, plain)
         bed.close()
         del bed
         torch.cuda.empty_cache()
-    bed = Bed(next(case for case in CASES if case.name == "packed"), sizes, driver)
+    bed = Bed("packed", sizes, driver)
     figures |= _submit_cost(bed)
     figures |= measure_interference(bed.store, bed.load, sizes.n_products, sizes.n_rounds, bar)
     bed.close()
@@ -147,7 +145,7 @@ def _rates(bed: Bed, sizes: DeviceSizes, plain: Plain) -> Figures:
     for way, (n_bytes, *_) in ways.items():
         rate, ceiling = (n_bytes / statistics.median(seconds[way, is_ours][1:]) / 1e9 for is_ours in (True, False))
         direction, _, of_part = way.partition("_")
-        name = f"{direction}_{bed.case.name}" + ("_quarter" if of_part else "")
+        name = f"{direction}_{bed.name}" + ("_quarter" if of_part else "")
         figures |= {name: round(rate / ceiling, 4), f"{name}_gb_s": round(rate, 2)}
         figures |= {f"{name}_ceiling_gb_s": round(ceiling, 2)}
     return figures

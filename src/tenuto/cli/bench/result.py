@@ -14,6 +14,7 @@ from typing import Any
 
 from tenuto import __version__
 from tenuto.errors import ConfigError
+from tenuto.memory.kernelfiles import kernel_text
 
 Figures = dict[str, float]
 
@@ -74,7 +75,7 @@ class Result:
 
 def describe_machine(file_system: str = "", gpu: str = "") -> Machine:
     """This machine, and the GPU of it that was used."""
-    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", kernel_text(Path("/proc/cpuinfo")), re.MULTILINE)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Machine(
         cpu=match[1].strip() if match else platform.machine(),

@@ -160,7 +160,10 @@ class _Bench:
 
     def _rounds(self, workloads: dict[str, Traffic], n_rounds: int, share: float, *, n_warm: int) -> None:
         names: Sequence[str] = list(workloads)
-        rounds = self._budget.rounds(", ".join(names), n_rounds + n_warm, share=share, least=2 * n_warm)
+        lasting_s = sum(traffic.arrivals_s for traffic in workloads.values()) * len(self._names)
+        rounds = self._budget.rounds(
+            ", ".join(names), n_rounds + n_warm, share=share, least=2 * n_warm, expected_s=lasting_s
+        )
         for number in rounds:
             for workload, traffic in workloads.items():
                 self._n_windows += 1

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tenuto.cli.children import ENGINE_SETTINGS, killed_after
+from tenuto.cli.children import ENGINE_SETTINGS, kill_group, killed_after
 from tenuto.cli.demo.messages import Event, Job, decode_event, encode
 from tenuto.errors import TenutoError
 
@@ -84,11 +84,13 @@ def _started(command: list[str], errors: int) -> Generator[subprocess.Popen[str]
     try:
         yield child
     finally:
-        for signal_number in (signal.SIGTERM, signal.SIGKILL):
-            if child.poll() is not None:
-                break
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal_number)
+        try:
+            if child.poll() is None:
+                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(child.pid, signal.SIGTERM)
+                    child.wait(END_TIMEOUT_S)
+        finally:  # a second Ctrl-C ends the waiting, not the killing
+            kill_group(child)
             with suppress(subprocess.TimeoutExpired):
                 child.wait(END_TIMEOUT_S)
         if child.stdout is not None:

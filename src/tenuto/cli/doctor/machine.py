@@ -7,11 +7,13 @@ import re
 import resource
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
 
 from tenuto.cli.doctor.finding import Finding, ok, warn
 from tenuto.cli.wording import size_text
 from tenuto.config import Host, parse_size
+from tenuto.memory.kernelfiles import kernel_number, kernel_text
 from tenuto.memory.numa import parse_cpulist
 
 Limits = tuple[int, int]
@@ -27,9 +29,9 @@ def check_cores(top: Path, affinity: AbstractSet[int]) -> Finding:
     """Cores this process may use, and a container's quota."""
     cores = len(affinity)
     text = "1 core" if cores == 1 else f"{cores} cores"
-    quota = _read(top / "sys/fs/cgroup/cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit():
-        allowed = int(quota[0]) / int(quota[1])
+    quota = [kernel_number(word) for word in kernel_text(top / "sys/fs/cgroup/cpu.max").split()]
+    if len(quota) == 2 and quota[0] and quota[1]:
+        allowed = quota[0] / quota[1]
         text += f", {allowed:.1f} allowed by the container"
         cores = min(cores, int(allowed))
     if cores < 2:
@@ -39,15 +41,17 @@ def check_cores(top: Path, affinity: AbstractSet[int]) -> Finding:
 
 def check_memory(top: Path) -> Finding:
     """Memory there is and that is free, by a container's limit where it has one."""
-    found = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read(top / "proc/meminfo"), re.MULTILINE))
-    total, free = (int(found[key]) << 10 for key in ("MemTotal", "MemAvailable"))
-    limit = _read(top / "sys/fs/cgroup/memory.max").strip()
-    if limit.isdigit():
-        used = _read(top / "sys/fs/cgroup/memory.current").strip()
-        total = min(total, int(limit))
-        free = min(free, int(limit) - int(used or 0))
-    text = f"{size_text(total)}, {size_text(free)} of it free"
     default = Host().capacity
+    found = dict(re.findall(r"^(\w+):\s+([0-9]{1,18}) kB", kernel_text(top / "proc/meminfo"), re.MULTILINE))
+    if not found.keys() >= {"MemTotal", "MemAvailable"}:
+        fix = f"see that tiers.host.capacity, {default} by default, fits into what is free"
+        return warn("memory", "the kernel does not say how much there is", fix)
+    total, free = (int(found[key]) << 10 for key in ("MemTotal", "MemAvailable"))
+    limit = kernel_number(kernel_text(top / "sys/fs/cgroup/memory.max"))
+    if limit is not None:
+        used = kernel_number(kernel_text(top / "sys/fs/cgroup/memory.current")) or 0
+        total, free = min(total, limit), min(free, limit - used)
+    text = f"{size_text(total)}, {size_text(free)} of it free"
     if free < parse_size(default, "tiers.host.capacity"):
         return warn("memory", text, f"give tiers.host.capacity less than its default of {default}, or free some memory")
     return ok("memory", text)
@@ -55,10 +59,10 @@ def check_memory(top: Path) -> Finding:
 
 def check_numa(top: Path, affinity: AbstractSet[int]) -> Finding:
     """Whether this process's cores lie in one NUMA node."""
-    nodes = {
-        path.parent.name.removeprefix("node"): parse_cpulist(_read(path))
-        for path in sorted((top / "sys/devices/system/node").glob("node*/cpulist"))
-    }
+    nodes: dict[str, frozenset[int]] = {}
+    for path in sorted((top / "sys/devices/system/node").glob("node*/cpulist")):
+        with suppress(ValueError):
+            nodes[path.parent.name.removeprefix("node")] = parse_cpulist(kernel_text(path))
     mine = [name for name, cores in nodes.items() if cores & affinity]
     if len(mine) > 1:
         fix = f"run one engine per node: numactl --cpunodebind={mine[0]} --membind={mine[0]} ..."
@@ -68,7 +72,7 @@ def check_numa(top: Path, affinity: AbstractSet[int]) -> Finding:
 
 def check_huge_pages(top: Path) -> Finding:
     """Transparent huge pages, which the host arena asks for."""
-    match = re.search(r"\[(\w+)\]", _read(top / "sys/kernel/mm/transparent_hugepage/enabled"))
+    match = re.search(r"\[(\w+)\]", kernel_text(top / "sys/kernel/mm/transparent_hugepage/enabled"))
     if match and match[1] in ("always", "madvise"):
         return ok("huge pages", match[1])
     fix = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled (as root): direct I/O gains a tenth"
@@ -98,18 +102,10 @@ def check_shared_memory(top: Path, statvfs: Callable[[Path], os.statvfs_result] 
     """/dev/shm, through which an engine's processes talk."""
     try:
         disk = statvfs(top / "dev/shm")
-    except FileNotFoundError:
+    except OSError:
         return warn("shared memory", "no /dev/shm", "mount one: engines of several processes need it")
     size = disk.f_blocks * disk.f_frsize
     if size < SHM_BYTES:
         fix = "give the container more: --shm-size=4g, or --ipc=host"
         return warn("shared memory", f"/dev/shm has {size_text(size)}, little for engines of several processes", fix)
     return ok("shared memory", f"/dev/shm has {size_text(size)}")
-
-
-def _read(path: Path) -> str:
-    """The text of a file of the kernel; nothing where this kernel has no such file."""
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""

@@ -6,6 +6,7 @@ Trying a lock would hold it for a moment, and an engine that starts in that mome
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from pathlib import Path
@@ -16,6 +17,7 @@ Inode = tuple[int, int, int]
 """(major, minor, inode number)"""
 
 KERNEL_LOCKS = Path("/proc/locks")
+_FILE = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,8}):([0-9]{1,20})")
 
 
 class Holder(Enum):
@@ -31,16 +33,16 @@ def parse_locks(text: str) -> frozenset[Inode]:
     held: set[Inode] = set()
     for line in text.splitlines():
         _, kind, _, access, _, file, *_ = [*line.split(), *[""] * 6]  # a waiting process has "->" for its kind
-        parts = file.split(":")
-        if kind == "FLOCK" and access == "WRITE" and len(parts) == 3:
-            held.add((int(parts[0], 16), int(parts[1], 16), int(parts[2])))
+        device = _FILE.fullmatch(file)
+        if kind == "FLOCK" and access == "WRITE" and device:
+            held.add((int(device[1], 16), int(device[2], 16), int(device[3])))
     return frozenset(held)
 
 
 def held_files() -> frozenset[Inode] | None:
     """The same, of this machine now; None when the kernel does not say."""
     try:
-        return parse_locks(KERNEL_LOCKS.read_text())
+        return parse_locks(KERNEL_LOCKS.read_text("utf-8", "replace"))
     except OSError:
         return None
 

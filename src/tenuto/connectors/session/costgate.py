@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tenuto.connectors.session.setup import Setup
@@ -15,11 +15,15 @@ MARGIN = 1.1
 HALF_LIFE_S = 60.0
 """What a tier costs counts half as much when nothing was loaded from it for so long: no tier is refused for ever."""
 TRIAL_GAP_S = 10.0
-"""At least between two loads that are tried though they seem to lose."""
+"""At least between two loads that are tried though they seem to lose. A tier of which one load is known, which may have
+met a stall, is tried again after so long, whatever that load took.
+"""
 _MAX_STEPS = 8
-"""Steps on their way; with more, nobody tells us of their ends."""
-_N_WAITS = 16
+"""Steps on their way whose ends are waited for: more are never in flight."""
+_N_WAITS, _LEAST_WAITS = 16, 3
 _REFIT_S = 0.25
+_SHOW_S = 5.0
+"""What nobody asks for is fitted so often, for the metrics: it takes most of a millisecond."""
 
 
 @dataclass(slots=True)
@@ -27,7 +31,13 @@ class _Tier:
     rates: LoadRates
     cost: LoadCost | None = None
     used_at: float = 0.0
+    n_loads: int = 0
     is_refused: bool = False
+
+    def fading(self, now: float) -> float:
+        """What its cost counts, after so long without a load, in choosing a trial."""
+        age_s = now - self.used_at
+        return 0.0 if self.n_loads == 1 and age_s >= TRIAL_GAP_S else _fading(age_s)
 
 
 class CostGate:
@@ -37,7 +47,8 @@ class CostGate:
         self._setup = setup
         self._clock = clock
         self._block_bytes = setup.layout.extent_bytes * setup.world_size
-        self._steps: deque[tuple[float, int, int]] = deque()  # (planned at, tokens to learn from, pairs)
+        self._steps: dict[int, tuple[float, int, int]] = {}  # by number: (planned at, tokens, pairs)
+        self._n_steps = 0
         self._ended_at = 0.0
         self._refit_at = 0.0
         self._step_rates = StepRates(setup.max_step_tokens)
@@ -49,23 +60,35 @@ class CostGate:
 
     # -- learning -----------------------------------------------------------------------------------
 
-    def step_planned(self, n_tokens: int, n_prefill: int, n_pairs: int) -> None:
-        """A step computes `n_tokens` tokens, `n_prefill` of them of prompts, which attend to `n_pairs` in all."""
-        if len(self._steps) == _MAX_STEPS:
-            self._steps.clear()
-        self._steps.append((self._clock(), n_tokens if 2 * n_prefill > n_tokens else 0, n_pairs))
+    def step_planned(self, n_tokens: int, n_prefill: int, n_pairs: int) -> int:
+        """A step computes `n_tokens` tokens, `n_prefill` of them of prompts, which attend to `n_pairs` in all.
+
+        The number that `step_told` is to be called with; 0 where there is nothing to learn.
+        """
+        if 2 * n_prefill <= n_tokens:
+            return 0
+        self._n_steps += 1
+        self._steps[self._n_steps] = self._clock(), n_tokens, n_pairs
+        self._steps.pop(self._n_steps - _MAX_STEPS, None)
+        return self._n_steps
+
+    def step_told(self, number: int) -> None:
+        """The result of this step has come; those of steps before it that have not are lost."""
+        step = self._steps.get(number)
+        if step is None:
+            return
+        self._steps = {later: step for later, step in self._steps.items() if later > number}
+        planned_at, n_tokens, n_pairs = step
+        now = self._clock()
+        began = max(planned_at, self._ended_at)  # a step runs when the one before has ended
+        self.step_ended()
+        self._step_rates.add(n_tokens, n_pairs, now - began)
+        if self._compute is None or now >= self._refit_at + _SHOW_S:
+            self._refit(now)
 
     def step_ended(self) -> None:
-        """The result of the oldest step that was planned has come."""
-        if not self._steps:
-            return
-        planned_at, n_tokens, n_pairs = self._steps.popleft()
-        now = self._clock()
-        began, self._ended_at = max(planned_at, self._ended_at), now  # a step runs when the one before has ended
-        if n_tokens:
-            self._step_rates.add(n_tokens, n_pairs, now - began)
-            if now >= self._refit_at:
-                self._refit(now)
+        """The result of a step has come, whichever it was."""
+        self._ended_at = self._clock()
 
     def loaded(self, tier: str, n_blocks: int, seconds: float) -> None:
         """Consecutive blocks have come from a tier, in a time that leaves out what they waited for."""
@@ -75,6 +98,7 @@ class CostGate:
         known.rates.add(n_blocks * self._block_bytes, seconds, is_trial=known.is_refused)
         known.cost = known.rates.cost()
         known.used_at = self._clock()
+        known.n_loads += 1
 
     def waited(self, seconds: float) -> None:
         """A load took so much longer than its transfers."""
@@ -82,10 +106,11 @@ class CostGate:
 
     # -- deciding -----------------------------------------------------------------------------------
 
-    def choose(self, hit: Hit, n_have: int, n_tokens: int) -> int:
+    def choose(self, hit: Hit, n_have: int, n_tokens: int, n_others: int, queued: Mapping[str, int]) -> int:
         """How many blocks of a hit to load, for a prompt of `n_tokens` of which the engine has `n_have`.
 
-        All of them while a rate that matters is unknown, so that it gets known.
+        All of them while a rate that matters is unknown, so that it gets known. `n_others`: requests beside this one;
+        `queued`: blocks that are being loaded for them, by tier.
         """
         if not (self._setup.config.runtime.cost_gate and self._step_rates.covers(n_tokens - n_have)):
             return hit.n_blocks
@@ -96,23 +121,27 @@ class CostGate:
         layout = self._setup.layout
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
         offer = Offer(pieces, hit.start, n_have, n_tokens, layout.block_tokens, self._block_bytes)
-        n = choose(offer, self._compute, self._costs(), overhead_s=self._wait_s())
+        wait_s = self._wait_s()
+        n = choose(offer, self._compute, self._costs(queued), overhead_s=wait_s, n_others=n_others)
+        self._remember(pieces, n)
         if n < hit.n_blocks and now >= self._try_at:
             age_s = min((now - tier.used_at for tier in self._tiers.values()), default=0.0)
-            faded = choose(offer, self._compute, self._costs(now), overhead_s=self._wait_s() * _fading(age_s))
+            faded = choose(
+                offer, self._compute, self._costs(queued, now), overhead_s=wait_s * _fading(age_s), n_others=n_others
+            )
             if faded > n:
                 self._try_at = now + TRIAL_GAP_S
                 return faded
-        self._remember(pieces, n)
         return n
 
-    def _costs(self, now: float | None = None) -> dict[str, LoadCost]:
-        """By tier; `now`: what was not used for long has become cheaper."""
+    def _costs(self, queued: Mapping[str, int], now: float | None = None) -> dict[str, LoadCost]:
+        """By tier, behind so many blocks; `now`: what was not used for long has become cheaper."""
         costs: dict[str, LoadCost] = {}
         for name, tier in self._tiers.items():
             if tier.cost is not None:
-                factor = 1.0 if now is None else _fading(now - tier.used_at)
-                costs[name] = tier.cost.scaled(factor * (MARGIN if tier.is_refused else 1.0))
+                factor = 1.0 if now is None else tier.fading(now)
+                cost = tier.cost.scaled(factor * (MARGIN if tier.is_refused else 1.0))
+                costs[name] = cost.behind(queued.get(name, 0) * self._block_bytes)
         return costs
 
     def _remember(self, pieces: tuple[tuple[str, int], ...], n_loaded: int) -> None:
@@ -127,8 +156,11 @@ class CostGate:
                 self._tiers[name].is_refused = name not in used
 
     def _wait_s(self) -> float:
-        """What a load waits for beside its transfers, when there is little else to do: the lower quartile."""
-        return sorted(self._waits)[len(self._waits) // 4] if self._waits else 0.0
+        """What a load waits for beside its transfers, when there is little else to do: the lower quartile.
+
+        Nothing while few are known: each may have met a stall.
+        """
+        return sorted(self._waits)[len(self._waits) // 4] if len(self._waits) >= _LEAST_WAITS else 0.0
 
     def _refit(self, now: float) -> None:
         self._compute = self._step_rates.cost()

@@ -129,7 +129,8 @@ class Leader:
             case hit:
                 tracker.hit, tracker.hit_at = hit, n_computed
         if tracker.n_external > 0:
-            n_blocks = self.gate.choose(hit, n_computed, view.n_tokens)
+            others = len(self._trackers) - 1, self._loading.queued()
+            n_blocks = self.gate.choose(hit, n_computed, view.n_tokens, *others)
             if n_blocks < hit.n_blocks:
                 tracker.trim_hit(n_blocks)
         if tracker.n_external <= 0:
@@ -205,13 +206,15 @@ class Leader:
             after_forward=tuple(self._offload(self.filling.take_all())) if is_due else (),
             now=(*self._now, *self.manager.pump()),
             loads=tuple(self._loads), resets=tuple(self._resets), is_idle=is_idle,
+            timed=self.gate.step_planned(n_tokens, n_prefill, pairs),
         )  # fmt: skip
         self._before, self._now, self._loads, self._resets = [], [], [], []
-        self.gate.step_planned(n_tokens, n_prefill, pairs)
         return plan
 
     def receive(self, report: WorkerReport) -> None:
         """Take in what the workers did."""
+        if report.timed:
+            self.gate.step_told(report.timed)
         for result in self._ranks.ended(report.results):
             self._ended(result)
         if report.disks:

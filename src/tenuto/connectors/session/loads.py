@@ -57,6 +57,13 @@ class Loads:
         """Transfers that a load waits for."""
         return len(self._loads)
 
+    def queued(self) -> dict[str, int]:
+        """Blocks that are being loaded, by the tier that they come from."""
+        blocks: dict[str, int] = {}
+        for _, piece in self._loads.values():
+            blocks[piece.tier] = blocks.get(piece.tier, 0) + piece.n_blocks
+        return blocks
+
     def begin(self, request_id: str, hit: Hit, hit_at: int, onboard: Onboard) -> None:
         """A hit, found when the engine had `hit_at` tokens, is being loaded."""
         pieces: list[_Piece] = []

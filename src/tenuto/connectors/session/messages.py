@@ -36,6 +36,8 @@ class StepPlan:
     resets: tuple[Reset, ...] = ()
     is_idle: bool = False
     """Nothing is computed in this step: a worker may wait a moment for what is on its way."""
+    timed: int = 0
+    """The step's number when its report is to name it, so that it is known how long the step took; 0: it need not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class WorkerReport:
     """By rank, of those whose disk has changed."""
     peers: dict[int, dict[str, Entries]] = field(default_factory=dict[int, dict[str, Entries]])
     """By rank and instance: blocks of other engines that appeared."""
+    timed: int = 0
+    """The number of the step that computed it, where its plan has one."""
 
     def merge(self, other: WorkerReport) -> None:
         """Add another rank's report of the same step."""
@@ -66,3 +70,4 @@ class WorkerReport:
             self.results.setdefault(transfer_id, []).extend(results)
         self.disks |= other.disks
         self.peers |= other.peers
+        self.timed = max(self.timed, other.timed)

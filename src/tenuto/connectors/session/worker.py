@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from tenuto.config import Disk, in_mib, parse_size
-from tenuto.connectors.session.devices import make_arena, make_device
+from tenuto.connectors.session.devices import make_arena, make_device, make_driver
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.errors import Cause, ConfigError, StoreError
@@ -70,11 +70,13 @@ class Worker:
         self._poller = _PeerPoller(None, 0)
         self._engine: TransferEngine | None = None
         self._movers: Movers | None = None
+        self._gpu: torch.device | None = None
         self._loads: dict[int, _Load] = {}  # by transfer
         self._pages: dict[int, tuple[PageRun, ...]] = {}  # by transfer
         self._results: dict[int, list[TransferResult]] = {}
         self._told: Capacity | None = None
         self._is_idle = False
+        self._timed = 0
         self._has_saved = False  # `before_forward` was called in this step
         self._owed: tuple[Transfer, ...] = ()  # to be started after the forward
 
@@ -83,25 +85,25 @@ class Worker:
 
         Their format is told from their shapes where it is not declared. When this raises, nothing stays open or pinned.
         """
-        layout = self.setup.layout
-        paged = PagedKV(tensors, layout, self.setup.page_tokens, kv_format)
-        n_bounce = N_BOUNCE if self.setup.has_disk else 0
+        setup, layout = self.setup, self.setup.layout
+        paged = PagedKV(tensors, layout, setup.page_tokens, kv_format)
+        driver = make_driver(paged.device)
+        n_bounce = N_BOUNCE if setup.has_disk else 0
         with ExitStack() as undo:
-            if self.setup.has_disk:
-                self._store = open_disk(self.setup, self.rank, self._codec)
-                self._poller = _PeerPoller(self._store, self.setup.config.tiers.disk.poll_s)
-            if self._store is not None:
-                undo.callback(self._store.close)
-            arena = self._arena = make_arena(paged, self._n_host_slots + n_bounce)
+            store = open_disk(setup, self.rank, self._codec) if setup.has_disk else None
+            if store is not None:
+                undo.callback(store.close)
+            poller = _PeerPoller(store, setup.config.tiers.disk.poll_s)
+            arena = make_arena(paged, self._n_host_slots + n_bounce, driver)
             undo.callback(arena.close)
-            device = make_device(self.setup, paged, arena)
+            device = make_device(setup, paged, arena, driver)
+            movers = Movers(arena, self._codec, device, store, n_bounce)
+            engine = TransferEngine(
+                movers, load_timeout_s=setup.config.runtime.load_timeout_s, max_queued_stores=4 * setup.max_writes
+            )
             undo.pop_all()
-        self._movers = Movers(arena, self._codec, device, self._store, n_bounce)
-        self._engine = TransferEngine(
-            self._movers,
-            load_timeout_s=self.setup.config.runtime.load_timeout_s,
-            max_queued_stores=4 * self.setup.max_writes,
-        )
+        self._gpu = paged.device if driver is not None else None
+        self._store, self._poller, self._arena, self._movers, self._engine = store, poller, arena, movers, engine
         logger.info(
             "tenuto: host tier: %d blocks of %d tokens (%d in all), %.1f MiB each",
             self._n_host_slots, layout.block_tokens, self._n_host_slots * layout.block_tokens,
@@ -131,6 +133,7 @@ class Worker:
         """Start what does not depend on this step's computing."""
         engine = self._running_engine()
         self._is_idle = plan.is_idle
+        self._timed = plan.timed
         self._never_came(self._owed)
         self._owed = plan.after_forward
         if not self._has_saved:
@@ -173,30 +176,31 @@ class Worker:
         results, self._results = self._results, {}
         peers = self._poller.take()
         disk = self._store.capacity() if self._store is not None else None
-        if not results and not peers and disk == self._told:
+        timed, self._timed = self._timed, 0
+        if not (results or peers or timed) and disk == self._told:
             return None
         self._told = disk
-        return WorkerReport(results, {} if disk is None else {self.rank: disk}, {self.rank: peers} if peers else {})
+        disks = {} if disk is None else {self.rank: disk}
+        return WorkerReport(results, disks, {self.rank: peers} if peers else {}, timed)
 
     def shutdown(self) -> None:
-        """Let pending writes end, up to the deadline, and close."""
+        """Let pending writes end, up to the deadline, and close; behind what goes on after it, on a thread of its own.
+
+        Does nothing before `register`, and when called again.
+        """
         if self._engine is None:
             return
         engine, self._engine = self._engine, None
         timeout_s = self.setup.config.runtime.shutdown_timeout_s
-        is_drained = engine.drain(timeout_s)
-        engine.close()
-        self._poller.close()
-        if not is_drained:
+        if not engine.drain(timeout_s):
             logger.warning(
                 "tenuto: %d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
                 engine.n_pending(), timeout_s,
             )  # fmt: skip
-            return  # they may still be copying
-        if self._store is not None:
-            self._store.close()
-        if self._arena is not None:
-            self._arena.close()
+        self._poller.close()
+        closing = _Closing(engine, self._store, self._arena, self._gpu)
+        self._store, self._arena, self._movers = None, None, None
+        closing.run(_JOIN_S)
 
     def _running_engine(self) -> TransferEngine:
         if self._engine is None:
@@ -217,6 +221,36 @@ class Worker:
             self._movers.codec = self._codec
         if self._store is not None:
             self._store.reset(reset.namespace, reset.epoch)
+
+
+class _Closing:
+    """Closes store and arena when no lane may touch them any more."""
+
+    def __init__(
+        self, engine: TransferEngine, store: DiskStore | None, arena: HostArena | None, gpu: torch.device | None
+    ) -> None:
+        self._engine, self._store, self._arena, self._gpu = engine, store, arena, gpu
+
+    def run(self, timeout_s: float) -> None:
+        """At once when the lanes end within `timeout_s`, else when they do."""
+        if self._engine.close(timeout_s):
+            self._close()
+        else:  # a daemon: a process that ends takes all of it along
+            threading.Thread(target=self._close_later, name="tenuto-close", daemon=True).start()
+
+    def _close_later(self) -> None:
+        while not self._engine.close(_JOIN_S):
+            pass
+        if self._gpu is not None:
+            torch.cuda.synchronize(self._gpu)  # gives this thread the context that unpinning needs
+        self._close()
+
+    def _close(self) -> None:
+        with ExitStack() as closing:
+            if self._arena is not None:
+                closing.callback(self._arena.close)
+            if self._store is not None:
+                closing.callback(self._store.close)
 
 
 class _PeerPoller:
@@ -268,22 +302,22 @@ class _PeerPoller:
 def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
     """The rank's disk store; None, logged, when the disk can't be used now for a reason that may pass.
 
-    Raises `ConfigError` for a folder or capacity that can never be used.
+    Raises `ConfigError` for a folder or capacity that can never be used. Without a store the folder is nobody's.
     """
     disk = setup.config.tiers.disk
     root = expand_user(Path(disk.path), "tiers.disk.path")
     try:
         mine = claim(root, setup.namespace, setup.engine_id, rank, setup.split)
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.close, mine.lock_fd)
             settings = DiskSettings(
                 _quota(disk, root, codec.layout.extent_bytes),
                 parse_size(disk.file_bytes, "tiers.disk.file_bytes"),
                 disk.io_threads,
             )
-            return DiskStore(mine, codec, settings, rank)
-        except (ConfigError, StoreError):
-            os.close(mine.lock_fd)
-            raise
+            store = DiskStore(mine, codec, settings, rank)
+            undo.pop_all()
+            return store
     except StoreError as error:
         logger.warning("tenuto: the disk tier is off until the next start: %s", error)
         return None

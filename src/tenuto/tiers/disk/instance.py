@@ -25,6 +25,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 _ROOT_LOCK_TIMEOUT_S = 30.0
 _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 _INSTANCE = re.compile(r"[a-z]+")
+_MOUNT = re.compile(rb"\S+ \S+ ([0-9]{1,9}):([0-9]{1,9}) [^ ]+ ([^ ]+) .*? - ([^ ]+)(?: .*)?", re.DOTALL)
 _ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")  # the kernel's, for a space or backslash in a folder's name
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.EROFS)
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "ceph", "beegfs", "gpfs", "afs", "ocfs2")
@@ -139,16 +140,21 @@ class Mount:
 
 
 def mount_of(path: Path) -> Mount:
-    """The mount that `path` lies on."""
+    """The mount that `path` lies on; of the kind "unknown" where the kernel does not say."""
     best = Mount("", "unknown", (0, 0))
-    for line in MOUNTS.read_bytes().split(b"\n")[:-1]:
-        fields, _, rest = line.partition(b" - ")
-        _, _, device, _, escaped, *_ = fields.split(b" ")
+    try:
+        lines = MOUNTS.read_bytes().split(b"\n")
+    except OSError:
+        return best
+    for line in lines:
+        found = _MOUNT.fullmatch(line)
+        if found is None:
+            continue
+        major, minor, escaped, kind = found.groups()
         folder = os.fsdecode(_ESCAPE.sub(lambda octal: bytes([int(octal[1], 8)]), escaped))
         inside = f"{path.resolve()}/".startswith(folder.rstrip("/") + "/")
         if inside and len(folder) >= len(best.folder):
-            major, _, minor = device.partition(b":")
-            best = Mount(folder, os.fsdecode(rest.split(b" ")[0]), (int(major), int(minor)))
+            best = Mount(folder, os.fsdecode(kind), (int(major), int(minor)))
     return best
 
 

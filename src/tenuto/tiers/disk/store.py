@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,7 +49,8 @@ class DiskSettings:
 class DiskStore:
     """See `tenuto.tiers.store.Store`. Owns the claimed folder until `close`.
 
-    Opening recovers; see `Growth.recover`. Raises `StoreError` when the folder can't be opened now.
+    Opening recovers; see `Growth.recover`. Raises `StoreError` when the folder can't be opened now; the claim's lock
+    is its caller's then.
     """
 
     def __init__(
@@ -63,20 +65,23 @@ class DiskStore:
         self._codec = codec
         self._extent_bytes = codec.layout.extent_bytes
         home = claim.instance.parent
-        self.runtime = runtime(home, RuntimeSettings(n_threads=settings.n_threads))
-        self._files = PoolFiles(self.runtime, claim.folder.relative_to(home).as_posix())
-        meta = _meta(codec)
-        self._manifest, listed = _open_manifest(claim.folder, meta)
-        self._growth = Growth(claim, self._files, self._manifest, settings.quota, self._extent_bytes)
-        self._growth.recover(settings.file_bytes)
-        self.recovered: list[tuple[int, BlockKey]] = [
-            entry for entry in listed if entry[0] < self._growth.slots.n_slots
-        ]
-        """(slot, key) of every block found when the store was opened, oldest first."""
-        self.peers = Peers(self.runtime, home, claim.instance.name, rank, meta)
-        self._cleaning: list[threading.Thread] = []
-        self._growth.used(self._manifest.n_blocks)
-        self._growth.start()
+        with ExitStack() as undo:
+            self.runtime = runtime(home, RuntimeSettings(n_threads=settings.n_threads))
+            undo.callback(self.runtime.close)
+            self._files = PoolFiles(self.runtime, claim.folder.relative_to(home).as_posix())
+            meta = _meta(codec)
+            self._manifest, listed = _open_manifest(claim.folder, meta)
+            undo.callback(self._manifest.close)
+            self._growth = Growth(claim, self._files, self._manifest, settings.quota, self._extent_bytes)
+            self._growth.recover(settings.file_bytes)
+            n_slots = self._growth.slots.n_slots
+            self.recovered: list[tuple[int, BlockKey]] = [entry for entry in listed if entry[0] < n_slots]
+            """(slot, key) of every block found when the store was opened, oldest first."""
+            self.peers = Peers(self.runtime, home, claim.instance.name, rank, meta)
+            self._cleaning: list[threading.Thread] = []
+            self._growth.used(self._manifest.n_blocks)
+            self._growth.start()
+            undo.pop_all()
 
     def capacity(self) -> Capacity:
         """See `Store`."""
@@ -117,19 +122,23 @@ class DiskStore:
         self._codec = ExtentCodec(self._codec.layout, namespace)
         self._manifest.epoch = epoch
         cleaner = threading.Thread(target=self._clean, args=(epoch,), name="tenuto-clean", daemon=True)
+        try:
+            cleaner.start()
+        except RuntimeError:  # no thread to be had: the next start drops those rows
+            return
         self._cleaning.append(cleaner)
-        cleaner.start()
 
     def close(self) -> None:
         """See `Store`."""
-        self._growth.close()
-        for cleaner in self._cleaning:
-            cleaner.join(_JOIN_S)
-        self.peers.close()
-        self._files.close()
-        self.runtime.close()
-        self._manifest.close()
-        os.close(self._claim.lock_fd)
+        with ExitStack() as closing:  # the last first; a step that fails leaves none out
+            closing.callback(os.close, self._claim.lock_fd)
+            closing.callback(self._manifest.close)
+            closing.callback(self.runtime.close)
+            closing.callback(self._files.close)
+            closing.callback(self.peers.close)
+            for cleaner in self._cleaning:
+                closing.callback(cleaner.join, _JOIN_S)
+            closing.callback(self._growth.close)
 
     def __repr__(self) -> str:
         return f"<DiskStore {self._claim.folder}: {self.capacity().n_slots} slots>"

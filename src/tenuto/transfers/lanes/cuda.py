@@ -26,9 +26,6 @@ BATCH_RUN_BYTES = 512 << 10
 """From this size on, copies of single runs reach the wire's rate without a ring."""
 _LOW = 0  # torch's lowest stream priority
 
-Parts = list[tuple[int, int]]
-"""Half-open ranges of a transfer's blocks, one after the other: each is a window."""
-
 
 @dataclass(frozen=True, slots=True)
 class RingSizes:
@@ -162,17 +159,17 @@ class _Staged:
             try:
                 self._gathering.wait_event(after)
                 host = self._host[list(slots)]
-                parts = _cut(len(slots), self._out.blocks_per_window)
-                tables = self._tables(runs, parts)
-                for at, stop in parts:
-                    pages, _ = next(tables)
+                for at, stop in _cut(len(slots), self._out.blocks_per_window):
+                    pages, _ = self._table(runs[at:stop])
                     window = self._out.take()
                     self._gathering.wait_event(window.emptied)
-                    self._mover.gather(pages, window.buffer[: stop - at], self._sizes.store_programs)
-                    window.filled.record(self._gathering)
-                    self._copying_out.wait_event(window.filled)
-                    self._copy(host[at:stop], window.addresses[: stop - at], self._copying_out)
-                    window.emptied.record(self._copying_out)
+                    try:
+                        self._mover.gather(pages, window.buffer[: stop - at], self._sizes.store_programs)
+                        window.filled.record(self._gathering)
+                        self._copying_out.wait_event(window.filled)
+                        self._copy(host[at:stop], window.addresses[: stop - at], self._copying_out)
+                    finally:  # whatever was queued, who takes the window next comes after it
+                        window.emptied.record(self._copying_out)
             finally:
                 read.record(self._gathering)
                 ended.record(self._copying_out)
@@ -184,28 +181,19 @@ class _Staged:
             try:
                 self._scattering.wait_event(after)
                 host = self._host[list(slots)]
-                parts = _cut(len(slots), self._in.blocks_per_window)
-                tables = self._tables(runs, parts)
-                for at, stop in parts:
+                for at, stop in _cut(len(slots), self._in.blocks_per_window):
                     window = self._in.take()
                     self._copying_in.wait_event(window.emptied)
-                    self._copy(window.addresses[: stop - at], host[at:stop], self._copying_in)
-                    window.filled.record(self._copying_in)
-                    pages, first = next(tables)
-                    self._scattering.wait_event(window.filled)
-                    self._mover.scatter(pages, first, window.buffer[: stop - at], self._sizes.load_programs)
-                    window.emptied.record(self._scattering)
+                    try:
+                        self._copy(window.addresses[: stop - at], host[at:stop], self._copying_in)
+                        window.filled.record(self._copying_in)
+                        pages, first = self._table(runs[at:stop])
+                        self._scattering.wait_event(window.filled)
+                        self._mover.scatter(pages, first, window.buffer[: stop - at], self._sizes.load_programs)
+                    finally:
+                        window.emptied.record(self._scattering)
             finally:
                 ended.record(self._scattering)
-
-    def _tables(self, runs: Sequence[PageRun], parts: Parts) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(pages, first) of each part on the device. The first part's come alone, so that its kernel starts early."""
-        _, base = parts[0]
-        yield self._table(runs[:base])
-        if base < len(runs):
-            pages, first = self._table(runs[base:])
-            for at, stop in parts[1:]:
-                yield pages[at - base : stop - base], first[at - base : stop - base]
 
     def _table(self, runs: Sequence[PageRun]) -> tuple[torch.Tensor, torch.Tensor]:
         """(pages, first) on the device; torch keeps the pinned memory until it was copied."""
@@ -257,17 +245,22 @@ class _Batch:
             self._driver.copy(targets, sources, sizes, stream.cuda_stream)
 
 
-def _cut(n_blocks: int, most: int) -> Parts:
-    """Parts of at most `most` blocks; the first and the last are short, since nothing runs beside them."""
-    short = max(1, most // 8)
-    at = min(short, n_blocks)
-    parts = [(0, at)]
+def _cut(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of at most `most` blocks; one while they fit.
+
+    Else, since nothing runs beside the first and the last, these are short. From the first on they double: the next
+    window's kernel then ends before the copy of the last one does.
+    """
+    if n_blocks <= most:
+        yield 0, n_blocks
+        return
+    at, step = 0, (short := max(1, most // 8))
     while at < n_blocks:
         left = n_blocks - at
-        step = min(most, left - short if left > short else left)
-        parts.append((at, at + step))
-        at += step
-    return parts
+        size = min(step, left - short if left > short else left)
+        yield at, at + size
+        at += size
+        step = min(most, 2 * step)
 
 
 def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> None:
@@ -278,6 +271,8 @@ def _check_free(sizes: RingSizes, payload_bytes: int, device: torch.device) -> N
     free, _ = torch.cuda.mem_get_info(device)
     if sum(needs.values()) > free:
         largest = max(needs, key=lambda setting: needs[setting])
+        if needs[largest] == Ring.bytes_needed(0, sizes.window_bytes, payload_bytes):  # two windows: the least
+            largest = "tiers.device.window" if sizes.window_bytes > payload_bytes else "layout.block_tokens"
         raise ConfigError(
             f"{largest}: the staging rings take {sum(needs.values()) >> 20} MiB of GPU memory and {free >> 20} MiB are "
             "free; give less, or lower vLLM's gpu_memory_utilization"

@@ -32,6 +32,7 @@ class Ring:
         n_windows = max(2, size_bytes // (self.blocks_per_window * payload_bytes))
         # Zeros: kernels leave the padding behind a layer's last run alone, and the format wants it zero.
         memory = torch.zeros((n_windows, self.blocks_per_window, payload_bytes), dtype=torch.uint8, device=device)
+        torch.cuda.current_stream(device).synchronize()  # a first load must not be overtaken by these zeros
         starts = np.arange(self.blocks_per_window, dtype=np.uint64) * np.uint64(payload_bytes)
         self._windows = [
             Window(buffer, starts + np.uint64(buffer.data_ptr()), torch.cuda.Event(), torch.cuda.Event())

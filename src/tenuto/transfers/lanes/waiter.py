@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -9,7 +10,8 @@ from typing import Protocol
 _MARGIN = 0.85  # of the time that the fastest copies so far would need
 _WORTH_S = 5e-4  # what is shorter is spun through: a sleeper is up to that much late
 _NO_WIRE = 1e12  # bytes a second that no wire has: copies that had ended before anybody looked
-_PAUSE_S, _PAUSE_SHARE = 5e-5, 0.01  # between two looks; of the time so far
+_SURE = 0.2  # of the time it took: who doesn't know the beginning better than this can't tell how slow copies are
+_PAUSE_S, _PAUSE_SHARE, _MOST_S = 5e-5, 0.25, 1e-3  # between two looks; of the time so far; never more
 
 
 class Event(Protocol):
@@ -25,10 +27,12 @@ class Event(Protocol):
 
 
 class Waiter:
-    """Learns how fast copies in one direction are.
+    """Learns how fast copies in one direction are. Any threads may wait, for copies that end in the order of queueing.
 
     An event that wakes a sleeper does so up to a millisecond late, and looking again and again takes the interpreter
-    lock from the engine; so it sleeps through what the fastest copies so far would need, and then spins.
+    lock from the engine; so it sleeps through what the fastest copies so far would need, and then spins. Too low a
+    rate would make it late. So time in which copies may not have run, because nobody saw them begin or others were
+    before them, can only show that they are faster than was known: while nothing is known, it teaches nothing.
     """
 
     def __init__(
@@ -36,7 +40,10 @@ class Waiter:
     ) -> None:
         self._clock = clock
         self._sleep = sleep
-        self._bytes_s = 0.0
+        self._bytes_s = 0.0  # 0: not known
+        self._lock = threading.Lock()
+        self._n_waiting = 0
+        self._n_waits = 0
 
     def now(self) -> float:
         """To be taken before copies are queued."""
@@ -44,16 +51,33 @@ class Waiter:
 
     def wait(self, ended: Event, after: Event, n_bytes: int, queued_at: float) -> None:
         """Wait for `n_bytes` of copies that were queued behind `after`, from `queued_at` on."""
-        began = queued_at
+        with self._lock:
+            self._n_waits += 1
+            self._n_waiting += 1
+            number = self._n_waits if self._n_waiting == 1 else 0
+        try:
+            is_overslept, began, seen = self._sleep_until(ended, after, n_bytes, queued_at)
+            ended.synchronize()
+        finally:
+            with self._lock:
+                self._n_waiting -= 1
+        took_s = max(self._clock() - began, n_bytes / _NO_WIRE)
+        is_alone = number == self._n_waits
+        if is_overslept:
+            self._bytes_s = 0.0  # the next wait finds out how fast it is by now
+        elif self._bytes_s or (is_alone and seen - began <= _SURE * took_s):
+            self._bytes_s = max(self._bytes_s, n_bytes / took_s)
+
+    def _sleep_until(self, ended: Event, after: Event, n_bytes: int, queued_at: float) -> tuple[bool, float, float]:
+        """Sleep until it is worth spinning: (whether that was too long, copies began not before, and not after)."""
+        began, seen = queued_at, self._clock()
         while not after.query():
-            self._sleep(max(_PAUSE_S, (self._clock() - began) * _PAUSE_SHARE))
-            queued_at = self._clock()
+            began = seen
+            self._sleep(min(max(_PAUSE_S, (seen - queued_at) * _PAUSE_SHARE), _MOST_S))
+            seen = self._clock()
         expected = n_bytes / self._bytes_s if self._bytes_s else 0.0
-        left = queued_at + expected * _MARGIN - self._clock()
+        left = began + expected * _MARGIN - seen
         if left > _WORTH_S and not ended.query():
             self._sleep(left)
-            if ended.query():  # overslept: the next wait finds out how fast it is by now
-                self._bytes_s = 0.0
-                return
-        ended.synchronize()
-        self._bytes_s = max(self._bytes_s, n_bytes / max(self._clock() - queued_at, n_bytes / _NO_WIRE))
+            return ended.query(), began, seen
+        return False, began, seen

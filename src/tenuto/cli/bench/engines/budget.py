@@ -28,17 +28,20 @@ class Budget:
         """One line of progress."""
         print(f"[{self.spent_s:6.1f} s] {text}", file=sys.stderr, flush=True)
 
-    def rounds(self, what: str, n: int, *, share: float = 1.0, least: int = 1) -> Rounds:
-        """Up to `n` rounds, all ended before `share` of the whole is spent; the first `least` are always made."""
-        return Rounds(self, what, n, share, least)
+    def rounds(self, what: str, n: int, *, share: float = 1.0, least: int = 1, expected_s: float = 0.0) -> Rounds:
+        """Up to `n` rounds, all ended before `share` of the whole is spent; the first `least` are always made.
+
+        `expected_s`: what one takes at least, as long as none was made.
+        """
+        return Rounds(self, what, n, share, least, expected_s)
 
 
 class Rounds:
     """Iterates over round numbers; `n_made` afterwards."""
 
-    def __init__(self, budget: Budget, what: str, n: int, share: float, least: int) -> None:
+    def __init__(self, budget: Budget, what: str, n: int, share: float, least: int, expected_s: float) -> None:
         self._budget, self._what, self._n, self._share, self._least = budget, what, n, share, least
-        self._longest_s = 0.0
+        self._longest_s = expected_s
         self._began_s = 0.0
         self.n_made = 0
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.messages import Start
-from tenuto.cli.bench.engines.process import Child, child_environment
+from tenuto.cli.bench.engines.process import END_TIMEOUT_S, Child, child_environment
 from tenuto.errors import TenutoError
 
 
@@ -33,9 +34,13 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, TenutoError):
-            self.show_logs(error)
-        self.end(*self._children)
+        if isinstance(error, KeyboardInterrupt):  # nobody waits for an engine that is just being made
+            _kill(self._children.values())
+        try:
+            if isinstance(error, TenutoError):
+                self.show_logs(error)
+        finally:
+            self.end(*self._children)
 
     def __getitem__(self, name: str) -> Child:
         return self._children[name]
@@ -53,19 +58,14 @@ class Fleet:
         for group in [group for group in groups if group]:
             self._budget.say(f"starting {', '.join(group)}")
             for name in group:
-                self._children[name] = Child(name, self._folder / f"{name}.log", settings)
-                self._children[name].begin(Start(dict(options[name]), vocab))
-            for name in group:
-                try:
+                with self._left_out_on_error(name):
+                    self._children[name] = Child(name, self._folder / f"{name}.log", settings)
+                    self._children[name].begin(Start(dict(options[name]), vocab))
+            for name in self.alive(group):
+                with self._left_out_on_error(name):
                     ready = self._children[name].wait_ready()
-                except TenutoError as error:
-                    if name == "off":
-                        raise
-                    self.leave_out(name, error)
-                    self.end(name)
-                    continue
-                self.versions, self.gpu = ready.versions, ready.gpu
-                self._budget.say(f"{name}: ready")
+                    self.versions, self.gpu = ready.versions, ready.gpu
+                    self._budget.say(f"{name}: ready")
 
     def alive(self, names: Sequence[str]) -> list[str]:
         """Those of these engines that are there."""
@@ -78,11 +78,35 @@ class Fleet:
         self._budget.say(f"{what} is left out: {error}")
 
     def end(self, *names: str) -> None:
-        """End these engines, side by side."""
-        children = [self._children.pop(name) for name in names]
-        if children:
+        """End these engines, side by side; when that is interrupted, at once."""
+        children = [self._children[name] for name in names]
+        if not children:
+            return
+        self._budget.say(f"ending {', '.join(names)}")
+        try:
             with ThreadPoolExecutor(len(children)) as threads:
-                list(threads.map(Child.close, children))
+                try:
+                    ended = list(threads.map(Child.close, children))
+                except KeyboardInterrupt:
+                    _kill(children)
+                    raise
+        finally:
+            for name in names:
+                del self._children[name]
+        for name in [name for name, by_itself in zip(names, ended, strict=True) if not by_itself]:
+            self._budget.say(f"{name} did not end in {END_TIMEOUT_S:.0f} s: killed")
+
+    @contextmanager
+    def _left_out_on_error(self, name: str) -> Generator[None]:
+        """An engine that fails is ended and left out; the run fails with "off"."""
+        try:
+            yield
+        except TenutoError as error:
+            if name == "off":
+                raise
+            self.leave_out(name, error)
+            if name in self._children:
+                self.end(name)
 
     def turns(self, names: Sequence[str], number: int) -> Iterator[tuple[str, Child]]:
         """The engines of these names, another one first in each round."""
@@ -95,3 +119,8 @@ class Fleet:
         for name, child in self._children.items():
             if str(error).startswith((f"engine {name} ", f"engine {name}:")):
                 print(f"--- the log of engine {name} ends:", *child.log_tail(), sep="\n", file=sys.stderr, flush=True)
+
+
+def _kill(children: Iterable[Child]) -> None:
+    for child in children:
+        child.kill()

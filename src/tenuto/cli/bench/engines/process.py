@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,12 +33,14 @@ from tenuto.cli.bench.engines.messages import (
     encode,
 )
 from tenuto.cli.bench.engines.traffic import Traffic
-from tenuto.cli.children import ENGINE_SETTINGS, killed_after
+from tenuto.cli.children import ENGINE_SETTINGS, kill_group, killed_after
 from tenuto.errors import TenutoError
 
+COMMAND = (sys.executable, "-m", "tenuto.cli.bench.engines.child")
 START_TIMEOUT_S = 540.0
 ANSWER_TIMEOUT_S = 150.0
 END_TIMEOUT_S = 25.0
+_KILL_TIMEOUT_S = 10.0
 _LOG_LINES = 25
 
 R = TypeVar("R")
@@ -60,13 +63,15 @@ class Child:
 
     def __init__(self, name: str, log: Path, environment: Mapping[str, str]) -> None:
         self.name, self._log_path = name, log
-        self._log: IO[bytes] = log.open("wb")
-        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child's group.
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tenuto.cli.bench.engines.child"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=dict(environment),
-            start_new_session=True,
-        )  # fmt: skip
+        try:
+            self._log: IO[bytes] = log.open("wb")
+            # A session of its own: Ctrl-C reaches the parent alone, which then ends the child's group.
+            self._process = subprocess.Popen(
+                COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+                env=dict(environment), start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise TenutoError(f"engine {name}: can't be started: {error.strerror or error}") from None
 
     def begin(self, start: Start) -> None:
         """Have the engine made; `wait_ready` waits for it."""
@@ -96,22 +101,28 @@ class Child:
         """Traffic to its end."""
         return self._call(Serve(traffic), Window)
 
-    def close(self) -> None:
-        """End it: asked to, else by force with all that it has started."""
-        with suppress(TenutoError):
-            if self._process.poll() is None:
-                self._send(Stop())
-                self._receive(Done, END_TIMEOUT_S)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_TIMEOUT_S)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-        self._log.close()
+    def close(self, timeout_s: float = END_TIMEOUT_S) -> bool:
+        """End it: asked to, then by force, with all that it started. Whether asking was enough, within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            with suppress(TenutoError, subprocess.TimeoutExpired):
+                if timeout_s > 0 and self._process.poll() is None:
+                    self._send(Stop())
+                    self._receive(Done, timeout_s)
+                self._process.wait(max(0.0, deadline - time.monotonic()))
+            return self._process.poll() not in {None, -signal.SIGKILL}
+        finally:  # a second Ctrl-C ends the waiting, not the killing
+            self.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILL_TIMEOUT_S)
+            for stream in (self._process.stdin, self._process.stdout, self._log):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+
+    def kill(self) -> None:
+        """End it at once, with all that it has started; also while another thread waits for it."""
+        kill_group(self._process)
 
     def log_tail(self) -> list[str]:
         """The last lines of its log."""

@@ -29,6 +29,11 @@ class Traffic(msgspec.Struct, frozen=True):
     vocab: int = 32000
 
     @property
+    def arrivals_s(self) -> float:
+        """The mean time in which all sessions of open traffic begin; 0 for closed."""
+        return self.n_sessions * self.n_turns / self.rate_per_s if self.rate_per_s else 0.0
+
+    @property
     def longest_tokens(self) -> int:
         """What one session can grow to, its last answer included."""
         growth = (self.n_turns - 1) * self.turn_tokens + self.n_turns * self.answer_tokens

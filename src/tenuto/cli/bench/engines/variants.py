@@ -11,6 +11,7 @@ from typing import Any
 
 from tenuto.cli.bench.tinymodel import LlamaShape
 from tenuto.config import in_mib
+from tenuto.errors import ConfigError
 
 LLAMA_8B = LlamaShape(
     n_layers=32, n_heads=32, n_kv_heads=8, head_dim=128, intermediate=14336, vocab=128256, max_positions=131072
@@ -72,13 +73,20 @@ def write_model(folder: Path, shape: LlamaShape, dtype: str) -> Model:
 
 
 def read_model(folder: Path, *, is_dummy: bool = False) -> Model:
-    """A model by its config.json: layers, KV heads, head size and type give the bytes of a token's keys and values."""
-    config = json.loads((folder / "config.json").read_text())
-    dtype: str = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    n_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
-    n_bytes = 2 * config["num_hidden_layers"] * n_heads * head_dim * (4 if dtype == "float32" else 2)
-    return Model(folder, n_bytes, config["vocab_size"], dtype, is_dummy)
+    """A model by its config.json: layers, KV heads, head size and type give the bytes of a token's keys and values.
+
+    Raises `ConfigError` when it doesn't tell them.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        dtype: str = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
+        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        n_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+        n_bytes = 2 * config["num_hidden_layers"] * n_heads * head_dim * (4 if dtype == "float32" else 2)
+        return Model(folder, n_bytes, config["vocab_size"], dtype, is_dummy)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"--model: {folder / 'config.json'} can't be read as a language model's ({why})") from None
 
 
 def engine_options(model: Model, sizes: EngineSizes, transfer: Mapping[str, Any] | None) -> dict[str, Any]:

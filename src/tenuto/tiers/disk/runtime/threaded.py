@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from tenuto.errors import Cause, StoreError
@@ -34,7 +35,13 @@ class ThreadedRuntime:
         self.devices = tuple(devices)
         """The disks, in the order of the stripes. A test may put others in their place, that pass on to them."""
         self._striping = striping
-        self._lanes = [IoThreads(n_threads, f"tenuto-io-{number}") for number in range(len(devices))]
+        self._lanes: list[IoThreads] = []
+        with ExitStack() as undo:  # where the system gives no further thread
+            for number, device in enumerate(devices):
+                undo.callback(device.close)
+                self._lanes.append(IoThreads(n_threads, f"tenuto-io-{number}"))
+                undo.callback(self._lanes[-1].close)
+            undo.pop_all()
 
     @property
     def caps(self) -> Caps:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 _JOIN_S = 1.0
 
@@ -20,9 +21,14 @@ class IoThreads:
         self._urgent: deque[Job] = deque()
         self._normal: deque[Job] = deque()
         self._is_closed = False
-        self._threads = [threading.Thread(target=self._loop, name=f"{name}-{i}", daemon=True) for i in range(n_threads)]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        with ExitStack() as undo:  # where the system gives no further thread
+            undo.callback(self.close)
+            for i in range(n_threads):
+                thread = threading.Thread(target=self._loop, name=f"{name}-{i}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            undo.pop_all()
 
     def put(self, jobs: Sequence[Job], *, is_urgent: bool) -> None:
         """Run jobs when there is time, in order."""

@@ -1,17 +1,23 @@
-"""Shapes of KV caches, and the arrangements engines keep them in, made from one array by numpy and torch alone."""
+"""KV memories as engines keep them: one table, for the tests of what moves them and for `tenuto bench device`."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from tenuto.memory.formats import DTYPES, MLA, PACKED_HND, PACKED_NHD, KvFormat, Nesting, named_format
-from tenuto.memory.layout import Dtype, ExtentLayout
+from tenuto.memory.formats import DTYPES, MLA, PACKED_HND, PACKED_NHD, KvFormat, KvTensors, Nesting, named_format
+from tenuto.memory.layout import Dtype, ExtentLayout, choose_block_tokens
 
+Bytes = npt.NDArray[np.uint8]
 DTYPES_BY_CODE = {code: dtype for dtype, code in DTYPES.items()} | {Dtype.BYTES: torch.uint8}
+"""Torch's, for the types of extents."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Shape:
     """One rank's KV of a model; `page_tokens` are the manager's, `kernel_page_tokens` what its tensors have."""
 
@@ -26,16 +32,35 @@ class Shape:
 
     @property
     def layout(self) -> ExtentLayout:
+        """Its extents; the first layer is not 0."""
         layers, heads = (3, 3 + self.n_layers), (0, self.n_heads)
         return ExtentLayout(self.block_tokens, layers, heads, self.k_dim, self.v_dim, self.dtype)
 
     @property
     def page_rows(self) -> int:
+        """Tokens of a kernel page."""
         return self.kernel_page_tokens or self.page_tokens
 
     @property
     def n_planes(self) -> int:
+        """K and V, or one latent."""
         return 2 if self.v_dim else 1
+
+    def truth_size(self, n_pages: int) -> tuple[int, ...]:
+        """``(layers, kernel pages, heads, planes, tokens, row_bytes)`` of so many of the manager's pages."""
+        n_kernel_pages = n_pages * (self.page_tokens // self.page_rows)
+        row_bytes = self.k_dim * self.dtype.itemsize
+        return self.n_layers, n_kernel_pages, self.n_heads, self.n_planes, self.page_rows, row_bytes
+
+
+def _served(
+    n_layers: int, n_heads: int, page_tokens: int = 16, dim: int = 128, dtype: Dtype = Dtype.BFLOAT16, *,
+    is_mla: bool = False,
+) -> Shape:  # fmt: skip
+    """A real model's, with the block that the auto rule chooses."""
+    v_dim = 0 if is_mla else dim
+    block_tokens = choose_block_tokens(0, page_tokens, n_heads * (dim + v_dim) * dtype.itemsize)
+    return Shape(n_layers, n_heads, dim, v_dim, page_tokens, block_tokens, dtype)
 
 
 TINY = Shape(n_layers=5, n_heads=3, k_dim=8, v_dim=8, page_tokens=4, block_tokens=12)
@@ -48,9 +73,10 @@ SHAPES = {
     "tiny-mla": TINY_MLA,
     "tiny-fp8-ds-mla": replace(TINY_MLA, k_dim=656, dtype=Dtype.BYTES),
 }
+"""For tests."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Arrangement:
     """A format in memory. `memory` is the order of L P H K T D there; L or K left out: each has storages of its own."""
 
@@ -59,38 +85,55 @@ class Arrangement:
     padding_bytes: int = 0
     """Behind each page; P is then outermost."""
 
-    def tensors(self, truth: np.ndarray, dtype: Dtype, device: str = "cpu"):
+    def tensors(self, truth: Bytes, dtype: Dtype, device: str = "cpu") -> KvTensors:
         """The engine's tensors with these bytes, uint8 ``(layers, pages, heads, planes, tokens, row_bytes)``."""
+
+        def storage(picked: dict[str, int]) -> torch.Tensor:
+            part = truth[tuple(picked.get(axis, slice(None)) for axis in "LPHKTD")]
+            axes = [axis for axis in "LPHKTD" if axis not in picked]
+            dense = np.ascontiguousarray(part.transpose([axes.index(axis) for axis in self._memory_without(picked)]))
+            return self._padded(torch.as_tensor(dense), device)
+
+        return self._nested(storage, truth.shape[0], dtype)
+
+    def random_tensors(self, shape: Shape, n_pages: int, device: str, seed: int = 0) -> KvTensors:
+        """The engine's tensors with random bytes, made on the device; `n_pages` are the manager's."""
+        generator = torch.Generator(device).manual_seed(seed)
+        sizes = dict(zip("LPHKTD", shape.truth_size(n_pages), strict=True))
+
+        def storage(picked: dict[str, int]) -> torch.Tensor:
+            size = [sizes[axis] for axis in self._memory_without(picked)]
+            return torch.randint(0, 256, size, dtype=torch.uint8, device=device, generator=generator)
+
+        return self._nested(storage, shape.n_layers, shape.dtype)
+
+    def _nested(self, storage: Callable[[dict[str, int]], torch.Tensor], n_layers: int, dtype: Dtype) -> KvTensors:
+        """`storage` gives the bytes of one storage, of the layer or plane that is picked, else of all."""
         nesting = self.kv_format.nesting
-        layers = range(truth.shape[0])
+
+        def one(**picked: int) -> torch.Tensor:
+            return self._logical(storage(picked).view(DTYPES_BY_CODE[dtype]), self._memory_without(picked))
+
         if nesting is Nesting.WHOLE:
-            return self._logical(self._storage(truth, self.memory, dtype, device), self.memory)
+            return one()
         if "L" in self.memory:
-            whole = self._storage(truth, self.memory, dtype, device)
-            inner = self.memory.replace("L", "")
-            return [self._logical(part, inner) for part in whole.unbind(self.memory.index("L"))]
+            whole = storage({}).view(DTYPES_BY_CODE[dtype])
+            return [self._logical(part, self.memory.replace("L", "")) for part in whole.unbind(self.memory.index("L"))]
         if nesting is Nesting.PER_LAYER:
-            return [self._logical(self._storage(truth[i], self.memory, dtype, device), self.memory) for i in layers]
-        pairs = [
-            [self._logical(self._storage(truth[i, :, :, k], self.memory, dtype, device), self.memory) for k in (0, 1)]
-            for i in layers
-        ]
+            return [one(L=layer) for layer in range(n_layers)]
+        pairs = [[one(L=layer, K=plane) for plane in (0, 1)] for layer in range(n_layers)]
         return pairs if nesting is Nesting.LAYER_PAIRS else [list(plane) for plane in zip(*pairs, strict=True)]
 
-    def _storage(self, truth: np.ndarray, memory: str, dtype: Dtype, device: str) -> torch.Tensor:
-        """These bytes in this order, of the dtype; `truth` has the axes of "LPHKTD" that `memory` names."""
-        axes = [axis for axis in "LPHKTD" if axis in memory]
-        dense = np.ascontiguousarray(truth.transpose([axes.index(axis) for axis in memory]))
-        tensor = torch.from_numpy(dense)
-        if self.padding_bytes:
-            n_pages, page_bytes = dense.shape[0], dense[0].size
-            padded = torch.zeros((n_pages, page_bytes + self.padding_bytes), dtype=torch.uint8)
-            padded[:, :page_bytes] = tensor.reshape(n_pages, -1)
-            strides = (padded.stride(0), *tensor.stride()[1:])
-            return padded.view(DTYPES_BY_CODE[dtype]).to(device).view(torch.uint8).as_strided(
-                dense.shape, strides
-            ).view(DTYPES_BY_CODE[dtype])  # fmt: skip
-        return tensor.view(DTYPES_BY_CODE[dtype]).to(device)
+    def _memory_without(self, picked: dict[str, int]) -> str:
+        return "".join(axis for axis in self.memory if axis not in picked)
+
+    def _padded(self, dense: torch.Tensor, device: str) -> torch.Tensor:
+        if not self.padding_bytes:
+            return dense.to(device)
+        n_pages, page_bytes = dense.shape[0], dense[0].numel()
+        padded = torch.zeros((n_pages, page_bytes + self.padding_bytes), dtype=torch.uint8)
+        padded[:, :page_bytes] = dense.reshape(n_pages, -1)
+        return padded.to(device).as_strided(dense.shape, (padded.stride(0), *dense.stride()[1:]))
 
     def _logical(self, tensor: torch.Tensor, memory: str) -> torch.Tensor:
         axes = self.kv_format.axes
@@ -138,6 +181,7 @@ ARRANGEMENTS = {
     "NL_X_TWO_NB_NH_ONE_BS_HS": _field("NL_X_TWO_NB_NH_ONE_BS_HS", "KPHTD"),
     "NL_X_TWO_X_NB_BS_NH_HS": _field("NL_X_TWO_X_NB_BS_NH_HS", "PTHD"),
 }
+"""What tests take, and `BENCHED` some of it: vLLM's own, and the field's by their names."""
 MLA_ARRANGEMENTS = {
     "NL_X_NB_BS_HS": Arrangement(MLA, "PHTKD"),
     "NL_X_NBBS_ONE_HS": _field("NL_X_NBBS_ONE_HS", "PTHKD"),
@@ -145,6 +189,27 @@ MLA_ARRANGEMENTS = {
     "vllm-mla-block-major": Arrangement(PACKED_HND, "PLHTKD"),
     "mla-padded-pages": Arrangement(MLA, "PHTKD", padding_bytes=64),
 }
+"""The same for one latent."""
+
+_LLAMA_8B = _served(n_layers=32, n_heads=8)
+_DEEPSEEK = _served(n_layers=61, n_heads=1, page_tokens=64, dim=576, is_mla=True)
+BENCHED: dict[str, tuple[Shape, Arrangement]] = {
+    "32k": (_LLAMA_8B, ARRANGEMENTS["NL_X_TWO_NB_BS_NH_HS"]),
+    "packed": (_LLAMA_8B, ARRANGEMENTS["vllm-nhd-view"]),  # what vLLM 0.26 and newer register
+    "hnd": (_LLAMA_8B, ARRANGEMENTS["vllm-hnd"]),
+    "4k": (_served(n_layers=80, n_heads=1), ARRANGEMENTS["NL_X_TWO_NB_BS_NH_HS"]),
+    "planes_inside": (_LLAMA_8B, ARRANGEMENTS["NL_X_NB_TWO_BS_NH_HS"]),
+    "cross_layer": (_LLAMA_8B, ARRANGEMENTS["BLHNC"]),
+    "mla": (_DEEPSEEK, MLA_ARRANGEMENTS["NL_X_NB_BS_HS"]),
+    "fp8": (_served(n_layers=32, n_heads=8, dtype=Dtype.FLOAT8_E4M3FN), ARRANGEMENTS["vllm-nhd-view"]),
+    "fp8_ds_mla": (
+        _served(n_layers=61, n_heads=1, page_tokens=64, dim=656, dtype=Dtype.BYTES, is_mla=True),
+        MLA_ARRANGEMENTS["NL_X_NB_BS_HS"],
+    ),
+    # pages are extents: no ring
+    "batch": (_served(n_layers=80, n_heads=1, page_tokens=256), ARRANGEMENTS["NB_NL_TWO_NH_BS_HS"]),
+}
+"""What `tenuto bench device` moves: real models' shapes in the formats engines register, by the figures' names."""
 
 
 def cases() -> list[tuple[str, str, Dtype]]:
@@ -176,15 +241,12 @@ def named_axes(name: str) -> str:
     return (ARRANGEMENTS | MLA_ARRANGEMENTS)[name].kv_format.axes
 
 
-def random_truth(shape: Shape, n_pages: int, seed: int = 0) -> np.ndarray:
-    """Random ``(layers, kernel pages, heads, planes, tokens, row_bytes)``; `n_pages` are the manager's."""
-    ratio = shape.page_tokens // shape.page_rows
-    row_bytes = shape.k_dim * shape.dtype.itemsize
-    size = (shape.n_layers, n_pages * ratio, shape.n_heads, shape.n_planes, shape.page_rows, row_bytes)
-    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+def random_truth(shape: Shape, n_pages: int, seed: int = 0) -> Bytes:
+    """Random bytes of a `truth_size`."""
+    return np.random.default_rng(seed).integers(0, 256, shape.truth_size(n_pages), np.uint8)
 
 
-def payload_of(truth: np.ndarray, pages: list[int], segment_bytes: int, fill: int) -> np.ndarray:
+def payload_of(truth: Bytes, pages: list[int], segment_bytes: int, fill: int) -> Bytes:
     """The payload of the block in these kernel pages, by docs/format.md, padding full of `fill`: uint8 ``(bytes,)``."""
     runs = truth[:, pages].transpose(0, 2, 3, 1, 4, 5).reshape(truth.shape[0], -1)
     rows = np.full((truth.shape[0], segment_bytes), fill, np.uint8)
