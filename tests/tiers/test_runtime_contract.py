@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tenuto.errors import ConfigError
 from tenuto.testing.runtime_contract import DESCRIPTORS, RuntimeContract
 from tenuto.tiers.disk.runtime import RuntimeSettings, open_runtime
 
@@ -42,13 +43,14 @@ class TestStriped(RuntimeContract):
         return open_runtime(f"striped://{','.join(map(str, folders))}", settings)
 
 
-@pytest.mark.adapter
-@pytest.mark.skipif(not any(map(find_spec, ("nixl", "nixl_cu12", "nixl_cu13"))), reason="nixl is not installed")
-class TestNixl(RuntimeContract):
-    """Where the package nixl is: its POSIX plugin, on real files."""
+if any(map(find_spec, ("nixl", "nixl_cu12", "nixl_cu13"))):
 
-    def make_runtime(self, folder, settings):
-        return open_runtime(f"nixl+posix://{folder}", settings)
+    @pytest.mark.adapter
+    class TestNixl(RuntimeContract):
+        """Its POSIX plugin, on real files."""
+
+        def make_runtime(self, folder, settings):
+            return open_runtime(f"nixl+posix://{folder}", settings)
 
 
 @pytest.mark.kernels
@@ -56,4 +58,7 @@ class TestCuFile(RuntimeContract):
     """Host memory beside a GPU; that of the GPU is in test_runtime_cuda.py."""
 
     def make_runtime(self, folder, settings):
-        return open_runtime(f"cufile://{folder}", settings)
+        try:
+            return open_runtime(f"cufile://{folder}", settings)
+        except ConfigError as error:
+            pytest.skip(str(error))
