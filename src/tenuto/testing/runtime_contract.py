@@ -185,6 +185,14 @@ class RefusingContract(_Given):
         bench.region = bench.runtime.register_memory(Memory.of(bench.buffer))
         assert bench.moved([bench.request(Op.READ, 1)]) == [Done(bench.chunk)]
 
+    def test_regions_may_lie_in_each_other(self, bench: Bench) -> None:
+        """One user registers all of it, another a part."""
+        part = bench.runtime.register_memory(Memory.of(bench.buffer[4 * bench.chunk : 8 * bench.chunk]))
+        assert bench.moved([bench.request(Op.READ, 5, region=part, memory_offset=bench.chunk)]) == [Done(bench.chunk)]
+        bench.runtime.unregister_memory(part)
+        assert bench.moved([bench.request(Op.READ, chunk) for chunk in (4, 6)]) == [Done(bench.chunk)] * 2
+        assert [bench.is_there(chunk) for chunk in range(4, 8)] == [True, True, True, False]
+
     def test_a_gpus_memory_or_stream_is_refused_without_the_capability(self, bench: Bench) -> None:
         """Never taken for an address of the host."""
         caps = bench.runtime.caps
@@ -343,6 +351,7 @@ class BoundsContract(_Given):
             bench.runtime.open_batch(["folder/file"])
         with pytest.raises(StoreError):
             bench.runtime.register_memory(Memory.of(bench.buffer))
+        bench.runtime.unregister_memory(bench.region)
 
 
 class RuntimeContract(MovingContract, RefusingContract, BoundsContract):

@@ -35,6 +35,7 @@ class ThreadedRuntime:
         self.devices = tuple(devices)
         """The disks, in the order of the stripes. A test may put others in their place, that pass on to them."""
         self._striping = striping
+        self._registering = threading.Lock()  # books and devices see the same order
         self._lanes: list[IoThreads] = []
         with ExitStack() as undo:  # where the system gives no further thread
             for number, device in enumerate(devices):
@@ -84,21 +85,23 @@ class ThreadedRuntime:
 
     def register_memory(self, memory: Memory) -> Region:
         """See `StorageRuntime`."""
-        region, is_new = self._books.register(memory)
-        if is_new:
-            try:
-                for device in self.devices:
-                    device.attach(region)
-            except StoreError:
-                self._books.unregister(region)
-                raise
-        return region
+        with self._registering:
+            region, is_new = self._books.register(memory)
+            if is_new:
+                try:
+                    for device in self.devices:
+                        device.attach(region)
+                except StoreError:
+                    self._books.unregister(region)
+                    raise
+            return region
 
     def unregister_memory(self, region: Region) -> None:
         """See `StorageRuntime`."""
-        if self._books.unregister(region):
-            for device in self.devices:
-                device.detach(region)
+        with self._registering:
+            if self._books.unregister(region):
+                for device in self.devices:
+                    device.detach(region)
 
     def submit(self, requests: Sequence[IoRequest], stream: object = None) -> Submission:
         """See `StorageRuntime`."""

@@ -30,6 +30,7 @@ class NixlRuntime:
         self._folder = DirectFiles(root)
         files = AgentFiles(self._agent, root)
         self._files = Descriptors(files.open, max_open_files, files.closing)
+        self._registering = threading.Lock()  # books and agent see the same order
         self._of_regions: dict[int, object] = {}
         self._most_files = max(1, max_open_files // 2)
         self._changed = threading.Condition()
@@ -72,19 +73,21 @@ class NixlRuntime:
 
     def register_memory(self, memory: Memory) -> Region:
         """See `StorageRuntime`."""
-        region, is_new = self._books.register(memory)
-        if is_new:
-            try:
-                self._of_regions[region.number] = self._agent.register_memory(memory)
-            except StoreError:
-                self._books.unregister(region)
-                raise
-        return region
+        with self._registering:
+            region, is_new = self._books.register(memory)
+            if is_new:
+                try:
+                    self._of_regions[region.number] = self._agent.register_memory(memory)
+                except StoreError:
+                    self._books.unregister(region)
+                    raise
+            return region
 
     def unregister_memory(self, region: Region) -> None:
         """See `StorageRuntime`."""
-        if self._books.unregister(region):
-            self._agent.deregister(self._of_regions.pop(region.number))
+        with self._registering:
+            if self._books.unregister(region) and region.number in self._of_regions:
+                self._agent.deregister(self._of_regions.pop(region.number))
 
     def submit(self, requests: Sequence[IoRequest], stream: object = None) -> Submission:
         """See `StorageRuntime`."""
@@ -113,8 +116,9 @@ class NixlRuntime:
             self._changed.notify()
         self._thread.join(_JOIN_S)  # a plugin that hangs is left behind: a daemon
         self._files.close()
-        for region in self._books.regions():
-            self._agent.deregister(self._of_regions.pop(region.number))
+        with self._registering:
+            while self._of_regions:
+                self._agent.deregister(self._of_regions.popitem()[1])
 
     def _loop(self) -> None:
         active: list[Batch] = []
