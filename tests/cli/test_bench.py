@@ -14,11 +14,13 @@ from tenuto.cli.bench.hashing import HashSizes, measure_hash
 from tenuto.cli.bench.pooling import PoolSizes, measure_pool
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Machine, Result
+from tenuto.cli.bench.striping import StripingSizes, measure_striping
 from tenuto.cli.main import main
 from tenuto.errors import ConfigError, TenutoError
 
 pytestmark = pytest.mark.unit
 
+FEW = StripingSizes(n_units=4, n_memory_units=2, n_rounds=1)
 TINY = DiskSizes(n_units=16, n_rounds=2, n_uring_rounds=1, batch=5, n_threads=2)
 
 
@@ -122,7 +124,7 @@ def test_every_target_is_a_figure_of_its_bench(bar, fake_fio, tmp_path):
     figures = {
         "hash": measure_hash(HashSizes(1 << 11, 1), bar),
         "pool": measure_pool(PoolSizes(1024, 128, 2, 16, 2, 2), bar),
-        "disk": measure_disk(tmp_path, TINY, bar),
+        "disk": measure_disk(tmp_path, TINY, bar) | measure_striping(tmp_path, FEW, bar),
     }
     assert set(command.TARGETS) == set(command.BENCHES)
     for name, measured in figures.items():  # those of engines are in tests/engine/test_bench.py

@@ -210,10 +210,10 @@ def test_a_scratch_file_is_at_most_a_gibibyte(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EIO, None])
 def test_a_disk_that_fails_is_a_failure_and_leaves_nothing(tmp_path, monkeypatch, kind):
     if kind is None:
-        monkeypatch.setattr(disk.DirectFiles, "read_into", lambda *_: 512)
+        monkeypatch.setattr(disk.DirectFiles, "read", lambda *_: 512)
     else:
         refused = store_error(OSError(kind, os.strerror(kind)), "write")
-        monkeypatch.setattr(disk.DirectFiles, "write_from", lambda *_: (_ for _ in ()).throw(refused))
+        monkeypatch.setattr(disk.DirectFiles, "write", lambda *_: (_ for _ in ()).throw(refused))
     (finding,), rates = disk.examine_disk(tmp_path, 200 * disk.UNIT, lambda *_: None, lambda n: None)
     said(finding, Status.FAIL, "does not hold what is written", "512 of" if kind is None else os.strerror(kind))
     assert rates is None
@@ -299,6 +299,13 @@ def test_gpu_direct_and_rdma_are_present_or_not(kernel):
     assert devices.rdma_devices(top) == ["mlx5_0", "mlx5_1"]
 
 
+def test_what_a_runtime_lacks_is_named():
+    lacking, whole = devices.check_runtimes(lambda: {"nixl+gds": "libcufile.so.0 is missing", "cufile": ""})
+    assert (lacking.name, whole.name) == ("nixl+gds://", "cufile://")
+    said(lacking, Status.OK, "libcufile.so.0 is missing")
+    said(whole, Status.OK, "has what it needs")
+
+
 @pytest.mark.parametrize(
     ("rates", "word"),
     [(Rates(GIB, is_direct=True, write=1, read=1), "direct I/O"), (None, "unknown I/O"),
@@ -326,7 +333,7 @@ def test_a_check_that_breaks_is_a_line_and_the_others_go_on(monkeypatch, tmp_pat
     monkeypatch.setattr(machine, "check_cores", broken)
     monkeypatch.setattr(disk, "examine_disk", broken)
     sections = examination.examine(tmp_path, lambda *_: None, lambda n: None)
-    assert [section.name for section in sections] == ["machine", "disk", "software", "devices", "lanes"]
+    assert [section.name for section in sections] == ["machine", "disk", "software", "devices", "topology", "lanes"]
     broke = [f.name for section in sections for f in section.findings if "could not be checked" in f.text]
     assert broke == ["cores", "disk rates"]
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tenuto.testing.files import BROKEN, DISK_FULL, FaultyFiles
+from tenuto.testing.files import BROKEN, DISK_FULL, make_faulty
 from tests.engine.life_births import Birth, births
 from tests.engine.life_bytes import PageWitness
 from tests.engine.life_world import World, chosen, make_engine, quiet_vllm
@@ -93,7 +93,7 @@ class Life:
         self.counts: Counter[str] = Counter()
         self.rng = random.Random(seed)
         store = engine.worker._store
-        self.files = store._files = store._growth._files = FaultyFiles(store._files)
+        self.files = make_faulty(store)
         self.alive: dict[str, Birth] = {}
         self.internal: dict[str, str] = {}
         self.stayed: Counter[str] = Counter()

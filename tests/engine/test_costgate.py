@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenuto.testing.files import FaultyFiles
+from tenuto.testing.files import make_faulty
 from tests.engine.tiny import prompt
 
 pytestmark = pytest.mark.engine
@@ -24,7 +24,7 @@ def test_what_a_slow_disk_has_is_computed_until_the_disk_is_tried_again(start):
     expected = engine.ask(TOKENS)[1]
     engine.settle()
     store = engine.worker._store
-    files = store._files = store._growth._files = FaultyFiles(store._files)
+    files = make_faulty(store)
     files.read_s = 1.0  # computing takes less than a tenth of that
     assert ask_disk(engine) == (HIT, expected)  # nothing is known of the disk
     disk = engine.leader.gate._tiers["disk"]

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tenuto.errors import Cause, ConfigError, StoreError
-from tenuto.testing.files import BROKEN, DISK_FULL, READ_ONLY, FaultyFiles
+from tenuto.testing.files import BROKEN, DISK_FULL, READ_ONLY, make_faulty
 from tests.engine.tiny import prompt
 from tests.tiers.disk_fixtures import wait_until
 
@@ -26,12 +26,6 @@ def put_on_disk(start):
     expected = engine.ask(TOKENS)[1]
     engine.settle()
     return start(FAST), expected
-
-
-def make_faulty(engine):
-    store = engine.worker._store
-    store._files = store._growth._files = FaultyFiles(store._files)
-    return store._files
 
 
 def first_extents(engine):
@@ -83,7 +77,7 @@ def test_a_disk_that_refuses_writes_costs_only_its_tier(start, number, our_log):
     engine = start(FAST)
     engine.settle()
     wait_until(lambda: engine.worker._store.capacity().n_slots)
-    files = make_faulty(engine)
+    files = make_faulty(engine.worker._store)
     files.write_errno = number
     expected = engine.ask(TOKENS)[1]
     engine.forget()
@@ -111,7 +105,7 @@ def wait_for_retry(engine):
 @pytest.mark.parametrize("fault", ["io error", "short reads"])
 def test_reads_that_fail_are_computed_instead(start, fault):
     engine, expected = put_on_disk(start)
-    files = make_faulty(engine)
+    files = make_faulty(engine.worker._store)
     if fault == "io error":
         files.read_errno = BROKEN
     else:
@@ -124,7 +118,7 @@ def test_reads_that_fail_are_computed_instead(start, fault):
 
 def test_a_disk_that_does_not_answer_gives_a_miss_within_the_deadline(start, our_log):
     engine, expected = put_on_disk(start)
-    files = make_faulty(engine)
+    files = make_faulty(engine.worker._store)
     files.gate.clear()
     assert engine.ask(TOKENS)[1] == expected
     assert engine.leader.statistics()["failed.host_to_device.timeout"] == 7
@@ -225,7 +219,7 @@ def test_blocks_that_were_loading_when_the_cache_was_reset_are_computed(start):
     from vllm import SamplingParams
 
     engine, expected = put_on_disk(start)
-    files = make_faulty(engine)
+    files = make_faulty(engine.worker._store)
     files.gate.clear()
     core = engine.llm.llm_engine
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, detokenize=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenuto.testing.files import BROKEN, FaultyFiles
+from tenuto.testing.files import BROKEN, make_faulty
 from tests.engine.tiny import BLOCK_TOKENS, prompt
 
 pytestmark = pytest.mark.engine
@@ -90,8 +90,7 @@ def test_a_failed_load_ends_as_the_parents_policy_says(together, policy, ends):
     together.settle(engine)
     engine = together(["ours"], kv_load_failure_policy=policy)
     store = together.worker._store
-    store._files = store._growth._files = FaultyFiles(store._files)
-    store._files.read_errno = BROKEN
+    make_faulty(store).read_errno = BROKEN
     (output,) = engine.generate(TOKENS)
     assert output.outputs[0].finish_reason == ends
     assert list(output.outputs[0].token_ids) == (expected if ends == "length" else [])

@@ -180,10 +180,11 @@ STEPS = [
     "claim", "_quota", "DiskStore", "_PeerPoller", "make_driver", "make_arena", "make_device", "Movers",
     "TransferEngine",
 ]  # fmt: skip
-IN_THE_STORE = ["_open_manifest", "Growth", "Peers", "IoThreads"]
-LATE = {name: f"tenuto.transfers.engine.{name}" for name in ("_Lane",)} | {
-    name: f"tenuto.tiers.disk.store.{name}" for name in IN_THE_STORE
-}
+IN_THE_STORE = ["_open_manifest", "Growth", "Peers", "open_runtime", "PoolFiles"]
+LATE = {
+    "_Lane": "tenuto.transfers.engine._Lane",
+    "IoThreads": "tenuto.tiers.disk.runtime.threaded.IoThreads",
+} | {name: f"tenuto.tiers.disk.store.{name}" for name in IN_THE_STORE}
 
 
 @pytest.mark.parametrize("error", [ConfigError("no"), RuntimeError("no"), KeyboardInterrupt()], ids=repr)

@@ -7,9 +7,22 @@ import pytest
 
 from tenuto.errors import Cause
 from tenuto.testing.files import BROKEN, DISK_FULL, READ_ONLY, FaultyFiles
+from tenuto.tiers.disk.runtime import open_runtime
 from tests.tiers.disk_fixtures import EXTENT, LAYOUT, NAMESPACE, block, wait_until
 
 pytestmark = pytest.mark.adapter
+
+
+def faulty(made, **faults):
+    """Opens a runtime whose disk is faulty, and tells which."""
+
+    def wrap(device):
+        made.append(FaultyFiles(device))
+        for name, value in faults.items():
+            setattr(made[0], name, value)
+        return made[0]
+
+    return lambda folder, settings: open_runtime(f"file://{folder}", settings, wrap)
 
 
 def pool_file(disk, slot: int):
@@ -161,7 +174,7 @@ def test_a_reset_forgets_and_what_comes_after_it_dies_with_the_process(open_disk
 )
 def test_a_refused_write_fails_its_blocks_and_lists_nothing(open_disk, number, cause):
     made = []
-    disk = open_disk(wrap_files=lambda files: made.append(FaultyFiles(files)) or made[0])
+    disk = open_disk(runtime=faulty(made))
     disk.wait_slots(4)
     disk.write((0, 10))
     made[0].write_errno = number
@@ -175,7 +188,7 @@ def test_a_refused_write_fails_its_blocks_and_lists_nothing(open_disk, number, c
 
 def test_a_short_or_failing_read_fails_its_block(open_disk):
     made = []
-    disk = open_disk(wrap_files=lambda files: made.append(FaultyFiles(files)) or made[0])
+    disk = open_disk(runtime=faulty(made))
     disk.wait_slots(4)
     disk.write((0, 10))
     made[0].short_read_bytes = EXTENT - 4096
@@ -215,13 +228,7 @@ def test_files_are_added_before_the_last_slots_are_used_and_have_no_holes(open_d
 def test_growth_that_failed_is_tried_again(open_disk, monkeypatch):
     monkeypatch.setattr("tenuto.tiers.disk.growth._RETRY_S", 0.01)
     made = []
-
-    def wrap(files):
-        made.append(FaultyFiles(files))
-        made[0].write_errno = DISK_FULL
-        return made[0]
-
-    disk = open_disk(wrap_files=wrap)
+    disk = open_disk(runtime=faulty(made, write_errno=DISK_FULL))
     wait_until(lambda: not disk.store.capacity().is_growing)
     assert disk.store.capacity().n_slots == 0
     made[0].write_errno = 0

@@ -80,6 +80,13 @@ class CudaDriver:
         self._check("cuDeviceGetPCIBusId", self._lib.cuDeviceGetPCIBusId(name, ctypes.c_int(len(name)), device))
         return name.value.decode().lower()
 
+    def make_current(self, device: int) -> None:
+        """Have calls of this thread mean a device: its primary context, which torch uses too."""
+        self._check("cuInit", self._lib.cuInit(ctypes.c_uint(0)))
+        context = ctypes.c_void_p()
+        self._check("cuDevicePrimaryCtxRetain", self._lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        self._check("cuCtxSetCurrent", self._lib.cuCtxSetCurrent(context))
+
     def copy(self, targets: npt.ArrayLike, sources: npt.ArrayLike, sizes: npt.ArrayLike, stream: int) -> None:
         """Queue copies between addresses of any kind on a stream, in no order among themselves."""
         arrays = [np.ascontiguousarray(values, dtype=np.uint64) for values in (targets, sources, sizes)]

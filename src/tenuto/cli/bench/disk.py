@@ -51,6 +51,8 @@ class _Rates:
     fio_read: list[float] = field(default_factory=list[float])
     write: list[float] = field(default_factory=list[float])
     read: list[float] = field(default_factory=list[float])
+    cores: list[float] = field(default_factory=list[float])
+    """Of our reads and writes: the processor's time over the clock's."""
 
 
 def measure_disk(folder: Path, sizes: DiskSizes, bar: Bar) -> Figures:
@@ -61,7 +63,7 @@ def measure_disk(folder: Path, sizes: DiskSizes, bar: Bar) -> Figures:
     (manifest, header and sums included), then every block in random order, each verified. Both files are written
     before the first round. A round is fio's write, ours, fio's read, ours; every other round we go first, so that
     neither always has a rested disk. io_uring's rates, where fio has it, come from a few rounds at the end, for
-    information.
+    information. `cores`: seconds of all our threads over seconds of the clock, while we read and write.
     """
     program = find_fio()
     with _work_folder(folder, sizes) as work:
@@ -80,6 +82,7 @@ def measure_disk(folder: Path, sizes: DiskSizes, bar: Bar) -> Figures:
                 for index in (0, 1, 2, 3) if number % 2 == 0 else (1, 0, 3, 2):
                     seen, way = ways[index]
                     seen.append(way())
+            rates.cores = ours.cores
         return _figures(rates) | _uring(program, file, n_bytes, sizes.n_uring_rounds, bar)
 
 
@@ -91,6 +94,7 @@ def _figures(rates: _Rates) -> Figures:
         "write_gb_s": round(median(rates.write) / 1e9, 3),
         "fio_read_gb_s": round(median(rates.fio_read) / 1e9, 3),
         "fio_write_gb_s": round(median(rates.fio_write) / 1e9, 3),
+        "cores": round(median(rates.cores), 3),
     }
 
 
@@ -135,6 +139,8 @@ class _Ours:
                                     LAYOUT.n_layers, LAYOUT.n_heads, LAYOUT.k_dim, LAYOUT.v_dim)  # fmt: skip
         self._codec = ExtentCodec(LAYOUT, self._namespace.digest)
         self._random = Random(0)
+        self.cores: list[float] = []
+        """Cores that each write and each read took."""
         self._arena = HostArena(sizes.n_units, LAYOUT.extent_bytes)
         for slot in range(self._arena.n_slots):
             self._arena.slot(slot)[:] = self._random.randbytes(LAYOUT.extent_bytes)
@@ -148,7 +154,7 @@ class _Ours:
     def write(self) -> float:
         """Bytes per second; new blocks in every slot."""
         self._new_blocks()
-        began = time.perf_counter()
+        began = self._clocks()
         for first in range(0, self._sizes.n_units, self._sizes.batch):
             self._write(range(first, min(first + self._sizes.batch, self._sizes.n_units)))
         return self._rate(began)
@@ -156,7 +162,7 @@ class _Ours:
     def read(self) -> float:
         """Bytes per second; every block, in random order."""
         order = self._random.sample(range(self._sizes.n_units), self._sizes.n_units)
-        began = time.perf_counter()
+        began = self._clocks()
         for first in range(0, len(order), self._sizes.batch):
             part = order[first : first + self._sizes.batch]
             if failures := self._store.read(self._items(part)):
@@ -167,8 +173,14 @@ class _Ours:
         """Close the store."""
         self._store.close()
 
-    def _rate(self, began: float) -> float:
-        return self._sizes.n_units * LAYOUT.extent_bytes / (time.perf_counter() - began)
+    def _rate(self, began: tuple[float, float]) -> float:
+        took_s, busy_s = (now - then for now, then in zip(self._clocks(), began, strict=True))
+        self.cores.append(busy_s / took_s)
+        return self._sizes.n_units * LAYOUT.extent_bytes / took_s
+
+    def _clocks(self) -> tuple[float, float]:
+        """The clock, and what the processor worked for this process."""
+        return time.perf_counter(), time.process_time()
 
     def _write(self, slots: range) -> None:
         if failures := self._store.write(self._items(slots)):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tenuto.cli.doctor.finding import Finding, ok, warn
 from tenuto.cli.doctor.software import Versions, installed
+from tenuto.tiers.disk.runtime import what_is_missing
 
 SMI = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 SMI_TIMEOUT_S = 20.0
@@ -53,6 +54,11 @@ def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_libr
     }
     there = [name for name, is_there in parts.items() if is_there]
     return ok("GPU-direct", f"{' and '.join(there) or 'not'} present; disk reads go through host memory")
+
+
+def check_runtimes(missing: Callable[[], dict[str, str]] = what_is_missing) -> list[Finding]:
+    """Storage runtimes over foreign libraries: what they lack here. Nobody needs them; plain files always work."""
+    return [ok(f"{name}://", absent or "has what it needs") for name, absent in missing().items()]
 
 
 def rdma_devices(top: Path) -> list[str]:

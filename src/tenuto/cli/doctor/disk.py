@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 
 from tenuto.cli.doctor.finding import Finding, fail, ok, warn
 from tenuto.cli.wording import printable, size_text
 from tenuto.config import Disk
-from tenuto.errors import Cause, StoreError
+from tenuto.errors import StoreError
 from tenuto.memory.arena import HostArena
-from tenuto.tiers.disk.files import DirectFiles
+from tenuto.tiers.disk.files import error_of
 from tenuto.tiers.disk.instance import is_network
-from tenuto.tiers.disk.io import IoThreads
 from tenuto.tiers.disk.quota import AUTO_SHARE
+from tenuto.tiers.disk.runtime import IoRequest, Memory, Op, RuntimeSettings, run_devices
+from tenuto.tiers.disk.runtime.direct import DirectFiles
 
 UNIT = 1 << 20
 BATCH = 64
@@ -118,7 +118,7 @@ def examine_disk(folder: Path, free: int, begin: Begin, moved: Moved) -> tuple[l
 
 
 def measure(files: DirectFiles, n_bytes: int, begin: Begin, moved: Moved) -> Rates:
-    """Write file 0 as the disk tier does, into space that was written before, and read it; closes `files`.
+    """Write a file as the disk tier does, into space that was written before, and read it; closes `files`.
 
     `n_bytes` is a multiple of `UNIT`. Raises `StoreError`.
     """
@@ -126,28 +126,24 @@ def measure(files: DirectFiles, n_bytes: int, begin: Begin, moved: Moved) -> Rat
     random = Random(0)  # bytes that do not compress
     for slot in range(BATCH):
         arena.slot(slot)[:] = random.randbytes(UNIT)
-    with closing(files), closing(IoThreads(Disk().io_threads, "tenuto-doctor")) as io:
+    with closing(run_devices("file", [files], RuntimeSettings(n_threads=Disk().io_threads))) as runtime:
+        region = runtime.register_memory(Memory.of(arena.view))
+        runtime.reserve("scratch", n_bytes)
+        (file,) = runtime.open_batch(["scratch"])
 
-        def go_through(what: str, move: Callable[[int, int, memoryview], None]) -> float:
+        def go_through(what: str, op: Op) -> float:
             begin(what, n_bytes)
             began = time.perf_counter()
             for first in range(0, n_bytes, BATCH * UNIT):
                 offsets = range(first, min(first + BATCH * UNIT, n_bytes), UNIT)
-                jobs = [partial(move, 0, at, arena.slot(index)) for index, at in enumerate(offsets)]
-                for error in io.run(jobs, is_urgent=False):
-                    if error is not None:
+                items = [IoRequest(op, file, at, region, index * UNIT, UNIT) for index, at in enumerate(offsets)]
+                for state in runtime.wait(runtime.submit(items)):
+                    if (error := error_of(state, UNIT)) is not None:
                         raise error
-                moved(len(jobs) * UNIT)
+                moved(len(items) * UNIT)
             return n_bytes / (time.perf_counter() - began)
 
-        files.reserve(0, n_bytes)
-        go_through("disk: prepare", files.write_from)
-        write = go_through("disk: write", files.write_from)
-        read = go_through("disk: read", partial(_read_whole, files))
+        go_through("disk: prepare", Op.WRITE)
+        write = go_through("disk: write", Op.WRITE)
+        read = go_through("disk: read", Op.READ)
         return Rates(n_bytes, files.is_direct, write, read)
-
-
-def _read_whole(files: DirectFiles, number: int, offset: int, buffer: memoryview) -> None:
-    n = files.read_into(number, offset, buffer)
-    if n < len(buffer):
-        raise StoreError(Cause.IO_ERROR, f"{n} of {len(buffer)} bytes came back")

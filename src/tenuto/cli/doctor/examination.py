@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenuto.cli.doctor import devices, disk, lanes, machine, software
+from tenuto.cli.doctor import bus, devices, disk, lanes, machine, software
 from tenuto.cli.doctor.finding import Finding, Status, warn
 from tenuto.tiers.disk.instance import file_system
 from tenuto.tiers.disk.quota import used_bytes
+from tenuto.tiers.disk.topology import disks_under, read_topology
 
 Check = Callable[[], Finding | list[Finding]]
 
@@ -72,11 +73,19 @@ def examine(path: Path, begin: disk.Begin, moved: disk.Moved, top: Path = Path("
         "devices": [
             ("CUDA", lambda: devices.check_cuda(top)),
             ("GPU-direct", lambda: devices.check_gpu_direct(top)),
+            ("runtimes", devices.check_runtimes),
             ("RDMA", lambda: devices.check_rdma(top)),
         ],
+        "topology": [("topology", lambda: bus.check_topology(
+            read_topology(top / "sys"), dict.fromkeys(disks_under(folder, top / "sys"), _gb_s(measured))))],
         "lanes": [("lanes", lambda: lanes.choose_lanes(measured[0] if measured else None))],
     }  # fmt: skip
     return [Section(name, [f for line, check in checks for f in guarded(line, check)]) for name, checks in plan.items()]
+
+
+def _gb_s(measured: list[disk.Rates]) -> float:
+    """What reading was measured with; 0 where it was not, or went through the page cache."""
+    return measured[0].read / 1e9 if measured and measured[0].is_direct else 0.0
 
 
 def is_fit(sections: list[Section]) -> bool:

@@ -14,9 +14,10 @@ from tenuto.errors import Cause, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import Dtype, ExtentLayout
-from tenuto.tiers.disk.files import DirectFiles
-from tenuto.tiers.disk.io import IoThreads
+from tenuto.tiers.disk.files import PoolFiles, error_of
 from tenuto.tiers.disk.listing import Listing, Row, read_listing
+from tenuto.tiers.disk.runtime import IoRequest, Memory, Op, RuntimeSettings, move, run_devices
+from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tokens import Namespace
 
@@ -95,28 +96,38 @@ class _Reader:
         self._codecs: dict[int, ExtentCodec] = {}
         self._arena = HostArena(max(1, min(2 * N_THREADS, BATCH_BYTES // self._layout.extent_bytes)),
                                 self._layout.extent_bytes)  # fmt: skip
-        self._files = DirectFiles(rank.folder, is_writable=False)
-        self._io = IoThreads(N_THREADS, "tenuto-verify")
+        self._runtime = run_devices("file", [DirectFiles(rank.folder)], RuntimeSettings(n_threads=N_THREADS))
+        self._region = self._runtime.register_memory(Memory.of(self._arena.view))
+        self._files = PoolFiles(self._runtime, "", is_writable=False)
 
     def failures(self, moved: Moved) -> Iterator[tuple[Row, StoreError]]:
         """Every row whose extent is not whole, and why."""
         for rows in _batches(self._rows, self._arena.n_slots):
-            jobs = [partial(self._read, row, self._arena.slot(at)) for at, row in enumerate(rows)]
-            errors = self._io.run(jobs, is_urgent=True)
+            requests: dict[Row, IoRequest] = {}
+            for at, row in enumerate(rows):
+                try:
+                    requests[row] = self._request(row, at)
+                except StoreError as error:
+                    yield row, error
+            states = move(self._runtime, list(requests.values()))
             moved(len(rows) * self._layout.extent_bytes)
-            yield from ((row, error) for row, error in zip(rows, errors, strict=True) if error is not None)
+            for row, state in zip(requests, states, strict=True):
+                if (error := error_of(state, self._layout.extent_bytes)) is not None:
+                    yield row, error
 
     def close(self) -> None:
         """End the threads and close the files."""
-        self._io.close()
         self._files.close()
+        self._runtime.close()
 
-    def _read(self, row: Row, buffer: memoryview) -> None:
+    def _request(self, row: Row, at: int) -> IoRequest:
+        """To read a row's extent into slot `at`, and to verify it."""
         number, index = self._slots.place(row.slot)
-        n = self._files.read_into(number, index * len(buffer), buffer)
-        if n < len(buffer):
-            raise StoreError(Cause.CORRUPT, f"{n} of {len(buffer)} bytes are there")
-        self._codec(row.epoch).verify(buffer, row.key.hash)
+        n_bytes = self._layout.extent_bytes
+        verify = partial(self._codec(row.epoch).verify, self._arena.slot(at), row.key.hash)
+        return IoRequest(
+            Op.READ, self._files.file(number), index * n_bytes, self._region, at * n_bytes, n_bytes, verify
+        )
 
     def _codec(self, epoch: int) -> ExtentCodec:
         if epoch not in self._codecs:

@@ -1,6 +1,6 @@
 """The disk tier: extents in pre-written pool files, named by a crash-safe manifest.
 
-device (`files`) x I/O threads (`io`) x storage engine (`store`), in a folder claimed by `instance` under the node's
+pool files (`files`) x storage `runtime` x storage engine (`store`), in a folder claimed by `instance` under the node's
 `quota`. `peers` reads what other engines of the node wrote, `listing` looks from outside. The folder is drawn in
 docs/format.md.
 """

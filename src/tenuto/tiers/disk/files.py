@@ -1,18 +1,30 @@
-"""Pool files: the device under the disk store. Six methods, so that a fault is easy to make."""
+"""Pool files of one folder: numbered, opened when they are first used, moved by a runtime."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import re
 import threading
 from pathlib import Path
-from typing import Protocol
 
-from tenuto.errors import Cause, StoreError, store_error
+from tenuto.errors import Cause, StoreError
+from tenuto.tiers.disk.runtime import (
+    Done,
+    Failed,
+    File,
+    IoRequest,
+    Memory,
+    Op,
+    Reason,
+    Rejected,
+    Short,
+    State,
+    StorageRuntime,
+    move,
+)
 
 _NAME = re.compile(r"pool-([0-9]{5}|[1-9][0-9]{5,})\.kv")
+_GONE = (Reason.UNKNOWN, Reason.CLOSED)
 
 
 def pool_file_name(number: int) -> str:
@@ -30,128 +42,80 @@ def pool_file_sizes(folder: Path) -> dict[int, int]:
     return sizes
 
 
-class PoolFiles(Protocol):
-    """Numbered files. Offsets, lengths and buffers are multiples of 4 KiB. Errors are `StoreError`."""
+def error_of(state: State, length: int) -> StoreError | None:
+    """Why an item of `length` bytes that has ended is not whole; one behind its file's end is corrupt."""
+    match state:
+        case Done():
+            return None
+        case Short(n_bytes):
+            return StoreError(Cause.CORRUPT, f"{n_bytes} of {length} bytes are there")
+        case Failed(cause, message):
+            return StoreError(cause, message)
+        case Rejected(reason):
+            return StoreError(Cause.MISSING if reason in _GONE else Cause.IO_ERROR, reason.value)
+        case _:
+            return StoreError(Cause.TIMEOUT, "still under way")
+
+
+class PoolFiles:
+    """Those of `folder`, a name below the runtime's root. Errors are `StoreError`."""
+
+    def __init__(self, runtime: StorageRuntime, folder: str, *, is_writable: bool = True) -> None:
+        self._runtime = runtime
+        self._folder = folder
+        self._is_writable = is_writable
+        self._lock = threading.Lock()
+        self._files: dict[int, File] = {}
+        self._is_closed = False
 
     def sizes(self) -> dict[int, int]:
         """Bytes of each file there is."""
-        ...
+        found = self._runtime.sizes(self._folder)
+        return {int(match[1]): found[name] for name in found if (match := _NAME.fullmatch(name))}
 
     def reserve(self, number: int, size_bytes: int) -> None:
         """Make file `number` have this size, with or without holes."""
-        ...
+        self._runtime.reserve(self._name(number), size_bytes)
 
-    def read_into(self, number: int, offset: int, buffer: memoryview) -> int:
-        """Read as much as there is, up to the buffer's length; bytes read."""
-        ...
-
-    def write_from(self, number: int, offset: int, buffer: memoryview) -> None:
-        """Write the whole buffer."""
-        ...
-
-    def delete(self, number: int) -> None:
-        """Remove a file, if it is there."""
-        ...
-
-    def close(self) -> None:
-        """Close all files."""
-        ...
-
-
-class DirectFiles:
-    """Files of one folder, opened with O_DIRECT where the file system allows it."""
-
-    def __init__(self, folder: Path, *, is_writable: bool = True) -> None:
-        self._folder = folder
-        self._mode = os.O_RDWR if is_writable else os.O_RDONLY
-        self._lock = threading.Lock()
-        self._fds: dict[int, int] = {}
-        self._is_closed = False
-        self.is_direct = True
-        """Whether the last file opened bypasses the page cache."""
-
-    def sizes(self) -> dict[int, int]:
-        """See `PoolFiles`."""
-        try:
-            return pool_file_sizes(self._folder)
-        except OSError as error:
-            raise store_error(error, f"list {self._folder}") from error
-
-    def reserve(self, number: int, size_bytes: int) -> None:
-        """See `PoolFiles`."""
-        try:
-            os.ftruncate(self._fd(number, os.O_CREAT), size_bytes)
-        except OSError as error:
-            raise store_error(error, f"create {pool_file_name(number)}") from error
-
-    def read_into(self, number: int, offset: int, buffer: memoryview) -> int:
-        """See `PoolFiles`."""
-        done = 0
-        try:
-            fd = self._fd(number)
-            while done < len(buffer):
-                n = os.preadv(fd, [buffer[done:]], offset + done)
-                if n == 0:
-                    break
-                done += n
-        except FileNotFoundError as error:
-            raise StoreError(Cause.MISSING, f"{pool_file_name(number)} is gone") from error
-        except OSError as error:
-            raise store_error(error, f"read {pool_file_name(number)}") from error
-        return done
-
-    def write_from(self, number: int, offset: int, buffer: memoryview) -> None:
-        """See `PoolFiles`."""
-        done = 0
-        try:
-            fd = self._fd(number)
-            while done < len(buffer):
-                done += os.pwritev(fd, [buffer[done:]], offset + done)
-        except OSError as error:
-            raise store_error(error, f"write {pool_file_name(number)}") from error
-
-    def delete(self, number: int) -> None:
-        """See `PoolFiles`."""
-        with self._lock:
-            fd = self._fds.pop(number, None)
-        if fd is not None:
-            os.close(fd)
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                (self._folder / pool_file_name(number)).unlink()
-        except OSError as error:
-            raise store_error(error, f"delete {pool_file_name(number)}") from error
-
-    def close(self) -> None:
-        """See `PoolFiles`."""
-        with self._lock:
-            self._is_closed = True
-            for fd in self._fds.values():
-                os.close(fd)
-            self._fds.clear()
-
-    def _fd(self, number: int, flags: int = 0) -> int:
-        fd = self._fds.get(number)
-        if fd is not None:
-            return fd
+    def file(self, number: int) -> File:
+        """File `number`, for items of the runtime."""
         with self._lock:
             if self._is_closed:
                 raise StoreError(Cause.MISSING, f"{self._folder} is closed")
-            if number not in self._fds:
-                self._fds[number] = self._open(self._folder / pool_file_name(number), flags)
-            return self._fds[number]
+            if number not in self._files:
+                (self._files[number],) = self._runtime.open_batch([self._name(number)], is_writable=self._is_writable)
+            return self._files[number]
 
-    def _open(self, path: Path, flags: int) -> int:
-        flags |= self._mode | os.O_CLOEXEC
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "not a plain file")  # opening a pipe would wait for ever
+    def write_from(self, number: int, offset: int, buffer: memoryview) -> None:
+        """Write the whole buffer, and wait for it."""
+        region = self._runtime.register_memory(Memory.of(buffer))
         try:
-            fd = os.open(path, flags | os.O_DIRECT, 0o644)
-            self.is_direct = True
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError | PermissionError):
-                fd = os.open(path, flags, 0o644)  # a file system without O_DIRECT
-                self.is_direct = False
-            else:
-                raise
-        return fd
+            request = IoRequest(Op.WRITE, self.file(number), offset, region, 0, len(buffer))
+            (state,) = move(self._runtime, [request])
+        finally:
+            self._runtime.unregister_memory(region)
+        if (error := error_of(state, len(buffer))) is not None:
+            raise error
+
+    def n_extents(self, number: int) -> int:
+        """Pieces of the disk that a file lies in; 0 where that is not told."""
+        return self._runtime.n_extents(self._name(number))
+
+    def delete(self, number: int) -> None:
+        """Remove a file, if it is there."""
+        with self._lock:
+            file = self._files.pop(number, None)
+        if file is not None:
+            self._runtime.close_batch([file])
+        self._runtime.delete(self._name(number))
+
+    def close(self) -> None:
+        """Give all files up."""
+        with self._lock:
+            self._is_closed = True
+            files = list(self._files.values())
+            self._files.clear()
+        self._runtime.close_batch(files)
+
+    def _name(self, number: int) -> str:
+        return f"{self._folder}/{pool_file_name(number)}" if self._folder else pool_file_name(number)

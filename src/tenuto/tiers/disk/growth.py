@@ -14,6 +14,7 @@ from tenuto.tiers.disk.files import PoolFiles
 from tenuto.tiers.disk.instance import Claim, root_lock
 from tenuto.tiers.disk.manifest import Manifest
 from tenuto.tiers.disk.quota import Quota
+from tenuto.tiers.disk.runtime.extents import MOST_EXTENTS
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tiers.store import Capacity
 
@@ -132,6 +133,8 @@ class Growth:
                 if self._closing.is_set():
                     return False
                 self._files.write_from(number, at, self._zeros[: min(STEP_BYTES, size_bytes - at)])
+            if (n_extents := self._files.n_extents(number)) > MOST_EXTENTS:
+                logger.warning("tenuto: pool file %d lies in %d pieces: this disk is nearly full", number, n_extents)
             self._manifest.add_file(number, self.slots_per_file)
         except StoreError:
             self._files.delete(number)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tenuto.errors import Cause, StoreError
-from tenuto.tiers.disk.files import DirectFiles
+from tenuto.tiers.disk.files import PoolFiles
 from tenuto.tiers.disk.instance import instances
 from tenuto.tiers.disk.manifest import NAME, PeerManifest
+from tenuto.tiers.disk.runtime import StorageRuntime
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tokens import BlockKey
 
@@ -22,15 +23,16 @@ class _Peer:
     """One other instance's rank folder."""
 
     manifest: PeerManifest
-    files: DirectFiles
+    files: PoolFiles
     inode: int
     slots: SlotMap
 
 
 @dataclass(slots=True)
 class Peers:
-    """Instances of `home` other than `mine`, with the same rank and geometry (`meta`)."""
+    """Instances of `home` other than `mine`, with the same rank and geometry (`meta`); `runtime` has its root there."""
 
+    runtime: StorageRuntime
     home: Path
     mine: str
     rank: int
@@ -62,7 +64,7 @@ class Peers:
                 found[name] = fresh
         return found
 
-    def place(self, instance: str, slot: int) -> tuple[DirectFiles, int, int]:
+    def place(self, instance: str, slot: int) -> tuple[PoolFiles, int, int]:
         """Where a slot of an instance lies: its files, file number, index in the file. Raises `StoreError`."""
         peer = self._open.get(instance)
         if peer is None:
@@ -88,7 +90,8 @@ class Peers:
         if manifest.meta() != self.meta:
             manifest.close()
             return None
-        peer = _Peer(manifest, DirectFiles(folder, is_writable=False), inode, SlotMap(manifest.files()))
+        files = PoolFiles(self.runtime, f"{name}/{folder.name}", is_writable=False)
+        peer = _Peer(manifest, files, inode, SlotMap(manifest.files()))
         self._open[name] = peer
         return peer
 

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tenuto.errors import Cause, StoreError
 from tenuto.memory.extent import ExtentCodec
-from tenuto.tiers.disk.files import DirectFiles, PoolFiles
+from tenuto.tiers.disk.files import PoolFiles, error_of
 from tenuto.tiers.disk.growth import Growth
 from tenuto.tiers.disk.instance import Claim, is_network
-from tenuto.tiers.disk.io import IoThreads
 from tenuto.tiers.disk.manifest import Manifest
 from tenuto.tiers.disk.peers import Peers
 from tenuto.tiers.disk.quota import Quota
+from tenuto.tiers.disk.runtime import File, IoRequest, Memory, Op, RuntimeSettings, StorageRuntime, move, open_runtime
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO
 from tenuto.tokens import FORMAT_VERSION, BlockKey
 
 logger = logging.getLogger(__name__)
 
-WrapFiles = Callable[[PoolFiles], PoolFiles]
+OpenRuntime = Callable[[Path, RuntimeSettings], StorageRuntime]
+"""From the folder that pool files lie below."""
+
+_JOIN_S = 5.0
+
+
+def open_files(folder: Path, settings: RuntimeSettings) -> StorageRuntime:
+    """The runtime of a plain folder."""
+    return open_runtime(f"file://{folder.absolute()}", settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +59,16 @@ class DiskStore:
         codec: ExtentCodec,
         settings: DiskSettings,
         rank: int = 0,
-        wrap_files: WrapFiles = lambda files: files,
+        runtime: OpenRuntime = open_files,
     ) -> None:
         self._claim = claim
         self._codec = codec
         self._extent_bytes = codec.layout.extent_bytes
+        home = claim.instance.parent
         with ExitStack() as undo:
-            self._files = wrap_files(DirectFiles(claim.folder))
-            undo.callback(self._files.close)
+            self.runtime = runtime(home, RuntimeSettings(n_threads=settings.n_threads))
+            undo.callback(self.runtime.close)
+            self._files = PoolFiles(self.runtime, claim.folder.relative_to(home).as_posix())
             meta = _meta(codec)
             self._manifest, listed = _open_manifest(claim.folder, meta)
             undo.callback(self._manifest.close)
@@ -65,9 +77,8 @@ class DiskStore:
             n_slots = self._growth.slots.n_slots
             self.recovered: list[tuple[int, BlockKey]] = [entry for entry in listed if entry[0] < n_slots]
             """(slot, key) of every block found when the store was opened, oldest first."""
-            self.peers = Peers(claim.instance.parent, claim.instance.name, rank, meta)
-            self._io = IoThreads(settings.n_threads, "tenuto-io")
-            undo.callback(self._io.close)
+            self.peers = Peers(self.runtime, home, claim.instance.name, rank, meta)
+            self._cleaning: list[threading.Thread] = []
             self._growth.used(self._manifest.n_blocks)
             self._growth.start()
             undo.pop_all()
@@ -88,8 +99,7 @@ class DiskStore:
             self._manifest.delete([item.slot for item in items])
         except StoreError as error:
             return _all_failed(items, error)
-        jobs = [lambda item=item: self._write_one(codec, item) for item in items]
-        errors = self._io.run(jobs, is_urgent=False)
+        errors = self._move(Op.WRITE, items, OWN, codec)
         failures = _failures(errors)
         good = [item for item, error in zip(items, errors, strict=True) if error is None]
         try:
@@ -101,9 +111,7 @@ class DiskStore:
 
     def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
         """See `Store`."""
-        codec = self._codec
-        jobs = [lambda item=item: self._read_one(codec, volume, item) for item in items]
-        return _failures(self._io.run(jobs, is_urgent=True))
+        return _failures(self._move(Op.READ, items, volume, self._codec))
 
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""
@@ -113,43 +121,71 @@ class DiskStore:
         """See `Store`."""
         self._codec = ExtentCodec(self._codec.layout, namespace)
         self._manifest.epoch = epoch
-        self._io.start(lambda: self._manifest.delete_other_epochs(epoch))
+        cleaner = threading.Thread(target=self._clean, args=(epoch,), name="tenuto-clean", daemon=True)
+        try:
+            cleaner.start()
+        except RuntimeError:  # no thread to be had: the next start drops those rows
+            return
+        self._cleaning.append(cleaner)
 
     def close(self) -> None:
         """See `Store`."""
         with ExitStack() as closing:  # the last first; a step that fails leaves none out
             closing.callback(os.close, self._claim.lock_fd)
             closing.callback(self._manifest.close)
+            closing.callback(self.runtime.close)
             closing.callback(self._files.close)
             closing.callback(self.peers.close)
-            closing.callback(self._io.close)
+            for cleaner in self._cleaning:
+                closing.callback(cleaner.join, _JOIN_S)
             closing.callback(self._growth.close)
 
     def __repr__(self) -> str:
         return f"<DiskStore {self._claim.folder}: {self.capacity().n_slots} slots>"
 
-    def _write_one(self, codec: ExtentCodec, item: SlotIO) -> None:
-        codec.seal(item.buffer)
-        number, index = self._growth.slots.place(item.slot)
-        self._files.write_from(number, index * self._extent_bytes, item.buffer)
-
-    def _read_one(self, codec: ExtentCodec, volume: str, item: SlotIO) -> None:
-        if volume == OWN:
-            self._read_whole(codec, item, self._files, *self._growth.slots.place(item.slot))
-            return
+    def _move(self, op: Op, items: Sequence[SlotIO], volume: str, codec: ExtentCodec) -> list[StoreError | None]:
+        """Seal and write, or read and verify; the error of each item that has one."""
+        errors: list[StoreError | None] = [None] * len(items)
+        requests: dict[int, IoRequest] = {}
+        for index, item in enumerate(items):
+            try:
+                file, offset = self._place(volume, item.slot)
+            except StoreError as error:
+                errors[index] = error
+                continue
+            region = self.runtime.register_memory(Memory.of(item.buffer))
+            verify = partial(codec.verify, item.buffer, item.key.hash)
+            work = verify if op is Op.READ else partial(codec.seal, item.buffer)
+            requests[index] = IoRequest(op, file, offset, region, 0, self._extent_bytes, work)
         try:
-            self._read_whole(codec, item, *self.peers.place(volume, item.slot))
-        except StoreError as error:
-            if error.cause is not Cause.CORRUPT:
-                raise
-            # Its owner may reuse a slot at any time; whether it is damaged is for the owner to find.
-            raise StoreError(Cause.MISSING, f"instance {volume}: {error}") from error
+            states = move(self.runtime, list(requests.values()))
+        finally:
+            for request in requests.values():
+                self.runtime.unregister_memory(request.region)
+        for index, state in zip(requests, states, strict=True):
+            errors[index] = error_of(state, self._extent_bytes)
+        return errors if volume == OWN else [_of_peer(volume, error) for error in errors]
 
-    def _read_whole(self, codec: ExtentCodec, item: SlotIO, files: PoolFiles, number: int, index: int) -> None:
-        n = files.read_into(number, index * self._extent_bytes, item.buffer)
-        if n < self._extent_bytes:
-            raise StoreError(Cause.CORRUPT, f"slot {item.slot}: {n} of {self._extent_bytes} bytes")
-        codec.verify(item.buffer, item.key.hash)
+    def _place(self, volume: str, slot: int) -> tuple[File, int]:
+        """Where a slot begins. Raises `StoreError`."""
+        if volume == OWN:
+            files, (number, index) = self._files, self._growth.slots.place(slot)
+        else:
+            files, number, index = self.peers.place(volume, slot)
+        return files.file(number), index * self._extent_bytes
+
+    def _clean(self, epoch: int) -> None:
+        try:
+            self._manifest.delete_other_epochs(epoch)
+        except StoreError as error:
+            logger.warning("%s", error)
+
+
+def _of_peer(volume: str, error: StoreError | None) -> StoreError | None:
+    """A slot's owner may reuse it at any time; whether it is damaged is for the owner to find."""
+    if error is None or error.cause is not Cause.CORRUPT:
+        return error
+    return StoreError(Cause.MISSING, f"instance {volume}: {error}")
 
 
 def _meta(codec: ExtentCodec) -> dict[str, str]:

@@ -1,0 +1,94 @@
+"""Open descriptors, a bounded number of them, however many files are in use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tenuto.errors import Cause, StoreError
+from tenuto.tiers.disk.runtime.contract import File
+
+
+@dataclass(slots=True)
+class _Open:
+    fd: int
+    n_users: int = 0
+    is_doomed: bool = False
+
+
+class Descriptors:
+    """Files open when they are used; the one used longest ago closes when there are more than `max_open`.
+
+    One in use is never closed: with more users than `max_open` there are as many as users. `closing` is told of each
+    descriptor before it closes.
+    """
+
+    def __init__(
+        self, open_file: Callable[[File], int], max_open: int, closing: Callable[[int], None] | None = None
+    ) -> None:
+        self._open_file = open_file
+        self._closing = closing
+        self._max_open = max_open
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._is_closed = False
+
+    @contextmanager
+    def use(self, file: File) -> Generator[int]:
+        """Its descriptor, as long as it is needed. Raises `OSError`, and `StoreError` when closed."""
+        with self._lock:
+            if self._is_closed:
+                raise StoreError(Cause.MISSING, f"{file.name}: its folder is closed")
+            found = self._open.get(file.number)
+            if found is None:
+                found = self._open[file.number] = _Open(self._open_file(file))
+            else:
+                self._open.move_to_end(file.number)
+            found.n_users += 1
+            spare = self._spare()
+        self._close(spare)
+        try:
+            yield found.fd
+        finally:
+            with self._lock:
+                found.n_users -= 1
+                is_last = found.is_doomed and not found.n_users
+            if is_last:
+                self._close([found.fd])
+
+    def forget(self, file: File) -> None:
+        """Close it, once nobody uses it."""
+        with self._lock:
+            found = self._open.pop(file.number, None)
+            is_idle = found is not None and self._doom(found)
+        if found is not None and is_idle:
+            self._close([found.fd])
+
+    def close(self) -> None:
+        """Close all; what is in use closes when it is not any more."""
+        with self._lock:
+            self._is_closed = True
+            idle = [found.fd for found in self._open.values() if self._doom(found)]
+            self._open.clear()
+        self._close(idle)
+
+    def _doom(self, found: _Open) -> bool:
+        """Whether it can be closed at once."""
+        found.is_doomed = True
+        return not found.n_users
+
+    def _spare(self) -> list[int]:
+        """What is too much, taken out; the lock is held."""
+        n_spare = len(self._open) - self._max_open
+        idle = [number for number, found in self._open.items() if not found.n_users][: max(0, n_spare)]
+        return [self._open.pop(number).fd for number in idle] if idle else []
+
+    def _close(self, fds: list[int]) -> None:
+        for fd in fds:
+            if self._closing is not None:
+                self._closing(fd)
+            os.close(fd)

@@ -1,0 +1,109 @@
+"""NIXL's agent, for several threads, with its errors mapped."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tenuto.errors import Cause, StoreError
+from tenuto.tiers.disk.runtime.contract import File, Memory, Op
+from tenuto.tiers.disk.runtime.direct import open_direct
+from tenuto.tiers.disk.runtime.nixl.library import Library
+
+Range = tuple[int, int, int]
+"""Address, bytes, device; of a file: offset, bytes, descriptor."""
+
+_LARGEST = 1 << 50
+"""Bytes of a file that an item may reach: a plugin is told once, and files grow."""
+
+
+class SharedAgent:
+    """One call at a time. Raises `StoreError` with NIXL's words."""
+
+    def __init__(self, library: Library) -> None:
+        self._agent = library.agent
+        self._errors = library.errors
+        self._backends = [library.plugin]
+        self._lock = threading.Lock()
+
+    def register_memory(self, memory: Memory) -> object:
+        """What `deregister` takes."""
+        with self._calling("memory can't be registered"):
+            ranges = [(memory.address, memory.n_bytes, memory.device or 0, "")]
+            return self._agent.register_memory(ranges, kind_of(memory), self._backends)
+
+    def register_file(self, fd: int) -> object:
+        """What `deregister` takes."""
+        with self._calling("a file can't be registered"):
+            return self._agent.register_memory([(0, _LARGEST, fd, "")], "FILE", self._backends)
+
+    def deregister(self, registered: object) -> None:
+        """Undo it."""
+        with self._calling("can't be deregistered"):
+            self._agent.deregister_memory(registered, self._backends)
+
+    def start(self, op: Op, kind: str, here: Sequence[Range], there: Sequence[Range]) -> object:
+        """Begin a transfer between memory of one kind and files; its handle."""
+        with self._calling("a transfer can't begin"):
+            handle = self._agent.initialize_xfer(
+                op.name, self._agent.get_xfer_descs(here, kind), self._agent.get_xfer_descs(there, "FILE"),
+                self._agent.name, b"", self._backends,
+            )  # fmt: skip
+            try:
+                self._agent.transfer(handle)  # an error shows when it is looked at
+            except self._errors:
+                self._agent.release_xfer_handle(handle)
+                raise
+            return handle
+
+    def is_done(self, handle: object) -> bool:
+        """Whether it has ended. Raises `StoreError` when it has failed."""
+        with self._calling("a transfer failed"):
+            state = self._agent.check_xfer_state(handle)
+        if state not in ("PROC", "DONE"):
+            raise StoreError(Cause.IO_ERROR, "NIXL: a transfer failed")
+        return state == "DONE"
+
+    def release(self, handle: object) -> None:
+        """Forget a transfer."""
+        with self._calling("a transfer can't be released"):
+            self._agent.release_xfer_handle(handle)
+
+    @contextmanager
+    def _calling(self, what: str) -> Generator[None]:
+        try:
+            with self._lock:
+                yield
+        except self._errors as error:
+            raise StoreError(Cause.IO_ERROR, f"NIXL: {what}: {error}") from error
+
+
+class AgentFiles:
+    """Files below `root` that the agent knows as long as they are open."""
+
+    def __init__(self, agent: SharedAgent, root: Path) -> None:
+        self._agent = agent
+        self._root = root
+        self._registered: dict[int, object] = {}
+
+    def open(self, file: File) -> int:
+        """Its descriptor. Raises `OSError` and `StoreError`."""
+        fd, _ = open_direct(self._root / file.name, is_writable=file.is_writable)
+        try:
+            self._registered[fd] = self._agent.register_file(fd)
+        except StoreError:
+            os.close(fd)
+            raise
+        return fd
+
+    def closing(self, fd: int) -> None:
+        """It is about to be closed."""
+        self._agent.deregister(self._registered.pop(fd))
+
+
+def kind_of(memory: Memory) -> str:
+    """As NIXL calls it."""
+    return "DRAM" if memory.device is None else "VRAM"

@@ -1,0 +1,134 @@
+"""From a URL to a runtime."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tenuto.errors import ConfigError
+from tenuto.memory.driver import CudaDriver
+from tenuto.tiers.disk.runtime.contract import Caps, StorageRuntime
+from tenuto.tiers.disk.runtime.cufile import CuFiles, load_cufile, missing_for_cufile
+from tenuto.tiers.disk.runtime.device import Device
+from tenuto.tiers.disk.runtime.direct import DirectFiles
+from tenuto.tiers.disk.runtime.memory import MemoryFiles
+from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, load_nixl, missing_for
+from tenuto.tiers.disk.runtime.stripeset import check_places
+from tenuto.tiers.disk.runtime.striping import Striping
+from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
+
+_LEAST_ALIGNMENT = 4096
+WrapDevice = Callable[[Device], Device]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """`n_threads` and `max_open_files` are for each disk; `stripe_bytes` is the unit that goes round over disks."""
+
+    n_threads: int = 8
+    max_in_flight: int = 1024
+    alignment_bytes: int = 4096
+    stripe_bytes: int = 1 << 20
+    max_open_files: int = 512
+
+
+def open_runtime(
+    url: str, settings: RuntimeSettings | None = None, wrap_device: WrapDevice = lambda device: device
+) -> StorageRuntime:
+    """`file:///folder`, `striped:///folder,/folder`, `mem://`, `nixl+posix:///folder` (gds, gds_mt), `cufile:///folder`.
+
+    `wrap_device`: put something, as a fault, between the threads of `mem`, `file`, `striped` and `cufile` and each
+    disk. Raises `ConfigError`, one line, for what can't be opened, with what is missing, and `StoreError`
+    for what may pass.
+    """
+    settings = settings or RuntimeSettings()
+    _check(settings)
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme not in _SCHEMES:
+        raise ConfigError(
+            f"{url!r} names no storage runtime; give one of {', '.join(f'{name}://' for name in _SCHEMES)}"
+        )
+    return _SCHEMES[scheme](url, rest, settings, wrap_device)
+
+
+def what_is_missing() -> dict[str, str]:
+    """Of each runtime over a foreign library: what it lacks here, and what brings it; empty for one that has all."""
+    found = {f"nixl+{plugin.lower()}": missing_for(plugin) for plugin in PLUGINS}
+    return found | {"cufile": missing_for_cufile()}
+
+
+def _check(settings: RuntimeSettings) -> None:
+    alignment = settings.alignment_bytes
+    if alignment < _LEAST_ALIGNMENT or alignment & (alignment - 1):
+        raise ConfigError(f"alignment: {alignment} is not a power of two of at least {_LEAST_ALIGNMENT} bytes")
+    if settings.stripe_bytes < alignment or settings.stripe_bytes % alignment:
+        raise ConfigError(f"stripe: {settings.stripe_bytes} bytes is not a multiple of the alignment, {alignment}")
+    if min(settings.n_threads, settings.max_in_flight, settings.max_open_files) < 1:
+        raise ConfigError("a runtime needs a thread, an item in flight and an open file at least")
+
+
+def _caps(name: str, settings: RuntimeSettings) -> Caps:
+    alignment = settings.alignment_bytes
+    return Caps(name, alignment, alignment, max_in_flight=settings.max_in_flight)
+
+
+def _folder(url: str, text: str) -> Path:
+    if not text:
+        raise ConfigError(f"{url}: no folder; give an absolute one, as {url.partition('://')[0]}:///data/kv")
+    path = Path(text)
+    if not path.is_absolute():
+        raise ConfigError(f"{url}: {text} is not an absolute folder")
+    if not path.is_dir():
+        raise ConfigError(f"{url}: {text} is not a folder" if path.exists() else f"{url}: there is no folder {text}")
+    return path
+
+
+def run_devices(name: str, devices: Sequence[Device], settings: RuntimeSettings) -> ThreadedRuntime:
+    """The runtime of one device, or of files striped over several."""
+    caps = Caps(name, settings.alignment_bytes, settings.alignment_bytes, max_in_flight=settings.max_in_flight)
+    striping = Striping(len(devices), settings.stripe_bytes)
+    return ThreadedRuntime(caps, devices, striping, settings.n_threads)
+
+
+def _open_memory(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
+    if rest:
+        raise ConfigError(f"{url}: mem:// takes no folder")
+    return run_devices("mem", [wrap(MemoryFiles())], settings)
+
+
+def _open_file(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
+    return run_devices("file", [wrap(DirectFiles(_folder(url, rest), settings.max_open_files))], settings)
+
+
+def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
+    folders = [_folder(url, part.strip()) for part in rest.split(",")]
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ConfigError(f"{url}: a folder is there twice")
+    check_places(url, folders, settings.stripe_bytes)
+    devices = [wrap(DirectFiles(folder, settings.max_open_files)) for folder in folders]
+    return run_devices("striped", devices, settings)
+
+
+def _open_nixl(url: str, rest: str, settings: RuntimeSettings, _: WrapDevice) -> StorageRuntime:
+    plugin = url.partition("://")[0].removeprefix("nixl+").upper()
+    root = _folder(url, rest)
+    caps = replace(_caps(f"nixl+{plugin.lower()}", settings), has_device_memory=plugin != "POSIX")
+    return NixlRuntime(caps, root, load_nixl(plugin, f"tenuto-{uuid.uuid4().hex}"), settings.max_open_files)
+
+
+def _open_cufile(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
+    root = _folder(url, rest)
+    device = wrap(CuFiles(root, load_cufile(), CudaDriver(), settings.max_open_files))
+    caps = replace(_caps("cufile", settings), has_device_memory=True)
+    return ThreadedRuntime(caps, [device], Striping(), settings.n_threads)
+
+
+_SCHEMES: dict[str, Callable[[str, str, RuntimeSettings, WrapDevice], StorageRuntime]] = {
+    "mem": _open_memory,
+    "file": _open_file,
+    "striped": _open_striped,
+    "cufile": _open_cufile,
+    **{f"nixl+{plugin.lower()}": _open_nixl for plugin in PLUGINS},
+}
