@@ -117,7 +117,7 @@ class Movers:
         with touching() as is_allowed:
             if not is_allowed:
                 return [BlockFailure(index, Cause.CANCELLED) for index in indices]
-            self._device.scatter([transfer.pages[index] for index in indices], slots, after)
+            self._device.scatter([transfer.pages[index] for index in indices], slots, after).wait()
         return []
 
     def _wrong_headers(self, transfer: Transfer, slots: Sequence[int], indices: list[int]) -> dict[int, BlockFailure]:

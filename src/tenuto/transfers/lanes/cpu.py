@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tenuto.memory.paged import ArenaView, PagedKV
 from tenuto.memory.pages import PageRun
-from tenuto.transfers.lanes.device import LANDED, Landing, Mark
+from tenuto.transfers.lanes.device import LANDED, Landing, Layers, Mark
 
 
 class CpuDevice:
@@ -16,9 +16,9 @@ class CpuDevice:
         self._paged = paged
         self._arena = arena
 
-    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> Landing:
+    def gather(self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers | None = None) -> Landing:
         """Copy pages into host slots."""
-        self._paged.gather(runs, self._arena, slots)
+        self._paged.gather(runs, self._arena, slots, layers)
         return LANDED
 
     def settle(self) -> None:
@@ -27,6 +27,13 @@ class CpuDevice:
     def mark(self) -> Mark:
         """Computing ends before anything else is called."""
 
-    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark) -> None:  # noqa: ARG002
+    def scatter(
+        self,
+        runs: Sequence[PageRun],
+        slots: Sequence[int],
+        after: Mark,  # noqa: ARG002
+        layers: Layers | None = None,
+    ) -> Landing:
         """Copy host slots into pages."""
-        self._paged.scatter(runs, self._arena, slots)
+        self._paged.scatter(runs, self._arena, slots, layers)
+        return LANDED
