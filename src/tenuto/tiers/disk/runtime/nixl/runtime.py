@@ -114,7 +114,8 @@ class NixlRuntime:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        self._thread.join(_JOIN_S)  # a plugin that hangs is left behind: a daemon
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)  # a plugin that hangs is left behind: a daemon
         self._files.close()
         with self._registering:
             while self._of_regions:
