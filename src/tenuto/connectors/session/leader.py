@@ -129,7 +129,7 @@ class Leader:
             case hit:
                 tracker.hit, tracker.hit_at = hit, n_computed
         if tracker.n_external > 0:
-            others = len(self._trackers) - 1, self._loading.queued()
+            others = self._loading.n_computing(self._trackers), self._loading.queued()
             n_blocks = self.gate.choose(hit, n_computed, view.n_tokens, *others)
             if n_blocks < hit.n_blocks:
                 tracker.trim_hit(n_blocks)
