@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tenuto.errors import StoreError
@@ -133,8 +134,10 @@ class NixlRuntime:
                 waiting.extend(part for items in self._new for part in cut(items, self._most_files))
                 self._new.clear()
             while waiting and sum(batch.n_files for batch in active) < self._most_files:
-                active += self._transfers.begin(*waiting.popleft())
+                op, items = waiting.popleft()
+                active += self._transfers.guard(items, partial(self._transfers.begin, op, items))
             before = len(active)
-            active = [left for batch in active for left in self._transfers.look(batch)]
+            looks = [(batch.items, partial(self._transfers.look, batch)) for batch in active]
+            active = [left for items, look in looks for left in self._transfers.guard(items, look)]
             if active and len(active) == before:
                 time.sleep(_LOOK_S)
