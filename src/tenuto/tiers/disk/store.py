@@ -147,17 +147,17 @@ class DiskStore:
         """Seal and write, or read and verify; the error of each item that has one."""
         errors: list[StoreError | None] = [None] * len(items)
         requests: dict[int, IoRequest] = {}
-        for index, item in enumerate(items):
-            try:
-                file, offset = self._place(volume, item.slot)
-            except StoreError as error:
-                errors[index] = error
-                continue
-            region = self.runtime.register_memory(Memory.of(item.buffer))
-            verify = partial(codec.verify, item.buffer, item.key.hash)
-            work = verify if op is Op.READ else partial(codec.seal, item.buffer)
-            requests[index] = IoRequest(op, file, offset, region, 0, self._extent_bytes, work)
         try:
+            for index, item in enumerate(items):
+                try:
+                    file, offset = self._place(volume, item.slot)
+                    region = self.runtime.register_memory(Memory.of(item.buffer))
+                except StoreError as error:
+                    errors[index] = error
+                    continue
+                verify = partial(codec.verify, item.buffer, item.key.hash)
+                work = verify if op is Op.READ else partial(codec.seal, item.buffer)
+                requests[index] = IoRequest(op, file, offset, region, 0, self._extent_bytes, work)
             states = move(self.runtime, list(requests.values()))
         finally:
             for request in requests.values():
