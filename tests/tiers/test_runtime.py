@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import subprocess
 import threading
 
 import pytest
@@ -215,6 +216,7 @@ def test_a_runtime_that_others_have_filled_is_tried_again():
         ("file://data", "not an absolute folder"),
         ("file:///no/such/folder", "there is no folder /no/such/folder"),
         ("file:///etc/passwd", "/etc/passwd is not a folder"),
+        (f"file:///{'x' * 300}", "can't look at the folder (File name too long)"),
         ("striped:///tmp,", "no folder"),
         ("striped:///tmp,/tmp/.", "twice"),
     ],
@@ -224,6 +226,20 @@ def test_a_bad_url_gives_one_line(url, words):
         open_runtime(url)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_folder_that_is_mounted_twice_is_one(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    if subprocess.run(["mount", "--bind", tmp_path / "a", tmp_path / "b"], capture_output=True, check=False).returncode:
+        pytest.skip("this container may not mount")
+    try:
+        with pytest.raises(ConfigError, match="a folder is there twice"):
+            striped(tmp_path, "ab")
+        assert list((tmp_path / "a").iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path / "b"], check=True)
 
 
 def test_folders_of_a_stripe_in_another_order_are_refused(tmp_path):
@@ -236,7 +252,7 @@ def test_folders_of_a_stripe_in_another_order_are_refused(tmp_path):
             striped(tmp_path, names, **settings)
         assert "\n" not in str(caught.value)
     (tmp_path / "b/stripe.json").write_text("nonsense")
-    with pytest.raises(ConfigError, match="can't be read"):
+    with pytest.raises(ConfigError, match=r"can't be read .*; restore it, or delete"):
         striped(tmp_path)
 
 

@@ -43,7 +43,8 @@ def _read(url: str, folder: Path) -> Place | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{url}: {folder / NAME} can't be read: {error}") from error
+        what = f"{folder / NAME} can't be read ({error})"
+        raise ConfigError(f"{url}: {what}; restore it, or delete {NAME} in all folders") from error
 
 
 def _write(folder: Path, place: Place) -> None:
