@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -192,15 +192,15 @@ class Worker:
             return
         engine, self._engine = self._engine, None
         timeout_s = self.setup.config.runtime.shutdown_timeout_s
-        if not engine.drain(timeout_s):
-            logger.warning(
-                "tenuto: %d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
-                engine.n_pending(), timeout_s,
-            )  # fmt: skip
-        self._poller.close()
-        closing = _Closing(engine, self._store, self._arena, self._gpu)
-        self._store, self._arena, self._movers = None, None, None
-        closing.run(_JOIN_S)
+        with ExitStack() as closing:  # also after a Ctrl-C while it waits
+            closing.callback(_Closing(engine, self._store, self._arena, self._gpu).run, _JOIN_S)
+            closing.callback(self._poller.close)
+            self._store, self._arena, self._movers = None, None, None
+            if not engine.drain(timeout_s):
+                logger.warning(
+                    "tenuto: %d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
+                    engine.n_pending(), timeout_s,
+                )  # fmt: skip
 
     def _running_engine(self) -> TransferEngine:
         if self._engine is None:
@@ -235,14 +235,18 @@ class _Closing:
         """At once when the lanes end within `timeout_s`, else when they do."""
         if self._engine.close(timeout_s):
             self._close()
-        else:  # a daemon: a process that ends takes all of it along
+            return
+        with suppress(RuntimeError):  # an interpreter that ends gives no thread, and takes all of it along, as a daemon
             threading.Thread(target=self._close_later, name="tenuto-close", daemon=True).start()
 
     def _close_later(self) -> None:
         while not self._engine.close(_JOIN_S):
             pass
-        if self._gpu is not None:
-            torch.cuda.synchronize(self._gpu)  # gives this thread the context that unpinning needs
+        try:
+            if self._gpu is not None:
+                torch.cuda.synchronize(self._gpu)  # gives this thread the context that unpinning needs
+        except RuntimeError as error:  # a GPU that has failed copies nothing any more
+            logger.warning("tenuto: %s: %s", self._gpu, str(error).splitlines()[0])
         self._close()
 
     def _close(self) -> None:
