@@ -21,13 +21,16 @@ from tenuto.tiers.disk.peers import Peers
 from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.disk.runtime import File, IoRequest, Memory, Op, RuntimeSettings, StorageRuntime, move, open_runtime
 from tenuto.tiers.disk.slotmap import SlotMap
-from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO
-from tenuto.tokens import FORMAT_VERSION, BlockKey
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO
+from tenuto.tokens import FORMAT_VERSION, BlockHash, BlockKey
 
 logger = logging.getLogger(__name__)
 
 OpenRuntime = Callable[[Path, RuntimeSettings], StorageRuntime]
 """From the folder that pool files lie below."""
+
+_Check = Callable[[memoryview, BlockHash], None]
+"""Takes an extent and the hash that it must have."""
 
 _JOIN_S = 5.0
 
@@ -99,19 +102,35 @@ class DiskStore:
             self._manifest.delete([item.slot for item in items])
         except StoreError as error:
             return _all_failed(items, error)
-        errors = self._move(Op.WRITE, items, OWN, codec)
-        failures = _failures(errors)
-        good = [item for item, error in zip(items, errors, strict=True) if error is None]
-        try:
-            self._manifest.insert([(item.slot, item.key) for item in good], epoch)
-        except StoreError as error:
-            return _all_failed(items, error)
-        self._growth.used(self._manifest.n_blocks)
-        return failures
+        return self._list(items, self._move(Op.WRITE, items, OWN, self._span(None), _sealing(codec)), epoch)
 
-    def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
+    def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
         """See `Store`."""
-        return _failures(self._move(Op.READ, items, volume, self._codec))
+        start, stop = self._span(layers)
+        if layers[0] == 0:
+            start = self._codec.layout.header_bytes
+            try:
+                self._manifest.delete([item.slot for item in items])
+            except StoreError as error:
+                return _all_failed(items, error)
+        return _failures(self._move(Op.WRITE, items, OWN, (start, stop), None))
+
+    def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
+        """See `Store`."""
+        codec, epoch = self._codec, self._manifest.epoch
+        errors = self._move(Op.WRITE, items, OWN, (0, codec.layout.header_bytes), _sealing(codec))
+        return self._list(items, errors, epoch)
+
+    def read(self, items: Sequence[SlotIO], volume: str = OWN, layers: Layers | None = None) -> list[Failure]:
+        """See `Store`."""
+        codec = self._codec
+
+        def verify(buffer: memoryview, expected: BlockHash) -> None:
+            if layers is None or layers[0] == 0:
+                codec.verify_header(buffer, expected)
+            codec.verify_layers(buffer, layers or (0, codec.layout.n_layers))
+
+        return _failures(self._move(Op.READ, items, volume, self._span(layers), verify))
 
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""
@@ -143,10 +162,30 @@ class DiskStore:
     def __repr__(self) -> str:
         return f"<DiskStore {self._claim.folder}: {self.capacity().n_slots} slots>"
 
-    def _move(self, op: Op, items: Sequence[SlotIO], volume: str, codec: ExtentCodec) -> list[StoreError | None]:
-        """Seal and write, or read and verify; the error of each item that has one."""
+    def _span(self, layers: Layers | None) -> tuple[int, int]:
+        """Bytes [start, stop) of an extent; the first layer's begin with the header."""
+        layout = self._codec.layout
+        layers = layers or (0, layout.n_layers)
+        start, stop = (layout.header_bytes + at * layout.segment_bytes for at in layers)
+        return (0 if layers[0] == 0 else start), stop
+
+    def _list(self, items: Sequence[SlotIO], errors: Sequence[StoreError | None], epoch: int) -> list[Failure]:
+        """List what was written without an error."""
+        good = [item for item, error in zip(items, errors, strict=True) if error is None]
+        try:
+            self._manifest.insert([(item.slot, item.key) for item in good], epoch)
+        except StoreError as error:
+            return _all_failed(items, error)
+        self._growth.used(self._manifest.n_blocks)
+        return _failures(errors)
+
+    def _move(
+        self, op: Op, items: Sequence[SlotIO], volume: str, span: tuple[int, int], work: _Check | None
+    ) -> list[StoreError | None]:
+        """Move bytes [start, stop) of each; the error of each that has one. `work`: before a write, after a read."""
         errors: list[StoreError | None] = [None] * len(items)
         requests: dict[int, IoRequest] = {}
+        start, stop = span
         for index, item in enumerate(items):
             try:
                 file, offset = self._place(volume, item.slot)
@@ -154,16 +193,15 @@ class DiskStore:
                 errors[index] = error
                 continue
             region = self.runtime.register_memory(Memory.of(item.buffer))
-            verify = partial(codec.verify, item.buffer, item.key.hash)
-            work = verify if op is Op.READ else partial(codec.seal, item.buffer)
-            requests[index] = IoRequest(op, file, offset, region, 0, self._extent_bytes, work)
+            on_thread = None if work is None else partial(work, item.buffer, item.key.hash)
+            requests[index] = IoRequest(op, file, offset + start, region, start, stop - start, on_thread)
         try:
             states = move(self.runtime, list(requests.values()))
         finally:
             for request in requests.values():
                 self.runtime.unregister_memory(request.region)
         for index, state in zip(requests, states, strict=True):
-            errors[index] = error_of(state, self._extent_bytes)
+            errors[index] = error_of(state, stop - start)
         return errors if volume == OWN else [_of_peer(volume, error) for error in errors]
 
     def _place(self, volume: str, slot: int) -> tuple[File, int]:
@@ -179,6 +217,10 @@ class DiskStore:
             self._manifest.delete_other_epochs(epoch)
         except StoreError as error:
             logger.warning("%s", error)
+
+
+def _sealing(codec: ExtentCodec) -> _Check:
+    return lambda buffer, _: codec.seal(buffer)
 
 
 def _of_peer(volume: str, error: StoreError | None) -> StoreError | None:
