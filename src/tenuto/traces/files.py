@@ -115,12 +115,14 @@ def _event(span: Span, pid: int, tid: int) -> dict[str, Any]:
 
 
 def _span(event: dict[str, Any], tracks: dict[tuple[Any, Any], str]) -> Span:
-    args = event.get("args", {})
-    start_s = event["ts"] / 1e6
+    start_s, seconds = event["ts"] / 1e6, event.get("dur", 0) / 1e6
     track = tracks.get((event["pid"], event["tid"]), f"thread {event['tid']}")
-    return Span(
-        event["name"], start_s, start_s + event.get("dur", 0) / 1e6, track, args.get("layer"), args.get("bytes")
-    )
+    layer, n_bytes = (_whole_number(event.get("args", {}).get(key)) for key in ("layer", "bytes"))
+    return Span(str(event["name"]), start_s, start_s + seconds, track, layer, n_bytes)
+
+
+def _whole_number(value: object) -> int | None:
+    return value if isinstance(value, int) else None  # other programs have arguments of their own
 
 
 def _temporary(path: Path) -> Path:

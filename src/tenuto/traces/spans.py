@@ -96,7 +96,7 @@ class _Timed(_Idle):
 
 
 def span(name: str, *, layer: int | None = None, n_bytes: int | None = None) -> _Idle:
-    """Time a block (`with span("load", layer=3, n_bytes=n):`) or, with a name alone and as a decorator, every call.
+    """Times a block in a `with` statement; as a decorator, with a name alone, every call.
 
     It is kept by the recorders that are installed, and is an NVTX range in the domain `tenuto` where a profiler
     listens. While neither is there it costs about 0.2 microseconds. What raises is timed too.

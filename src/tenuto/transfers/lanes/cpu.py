@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tenuto.memory.paged import ArenaView, PagedKV
 from tenuto.memory.pages import PageRun
+from tenuto.traces import span
 from tenuto.transfers.lanes.device import LANDED, Landing, Mark
 
 
@@ -18,7 +19,8 @@ class CpuDevice:
 
     def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> Landing:
         """Copy pages into host slots."""
-        self._paged.gather(runs, self._arena, slots)
+        with span("gather", n_bytes=len(runs) * self._paged.layout.payload_bytes):
+            self._paged.gather(runs, self._arena, slots)
         return LANDED
 
     def settle(self) -> None:
@@ -29,4 +31,5 @@ class CpuDevice:
 
     def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark) -> None:  # noqa: ARG002
         """Copy host slots into pages."""
-        self._paged.scatter(runs, self._arena, slots)
+        with span("scatter", n_bytes=len(runs) * self._paged.layout.payload_bytes):
+            self._paged.scatter(runs, self._arena, slots)
