@@ -28,6 +28,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)\s*")
 Size = Annotated[str | int, msgspec.Meta(title="size")]
 SizeOrAuto = Annotated[str | int, msgspec.Meta(title='size or "auto"')]
 Folder = Annotated[str, msgspec.Meta(title="folder")]
+File = Annotated[str, msgspec.Meta(title="file")]
 Name = Annotated[str, msgspec.Meta(title="name")]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=_MOST_SECONDS)]
 
@@ -108,6 +109,8 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Load only as much of a hit as brings the first token sooner, by measured rates; false: all of it, always."""
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     """Port for Prometheus; the ranks of data parallelism take it and the next ones. 0: none."""
+    trace_file: File = ""
+    """Where each worker writes what took its time, for Perfetto: FILE-rank0.json and so on, when it ends; empty: no."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,7 +235,7 @@ def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
                 yield f"{value} is out of range; give {least} to {most}"
         case _:
             pass
-    if leaf.type == Folder and "\0" in value:
-        yield "has a zero byte in it; give the path of a folder"
+    if leaf.type in (Folder, File) and "\0" in value:
+        yield f"has a zero byte in it; give the path of a {'folder' if leaf.type == Folder else 'file'}"
     if leaf.type == Name and not (value and value.isprintable() and value == value.strip()):
         yield f'{value!r} is no name; give "auto", or printable text that neither starts nor ends with a space'

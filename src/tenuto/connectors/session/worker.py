@@ -16,6 +16,7 @@ from tenuto.config import Disk, in_mib, parse_size
 from tenuto.connectors.session.devices import make_arena, make_device, make_driver
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
+from tenuto.connectors.session.tracing import open_rank_trace
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
@@ -28,6 +29,7 @@ from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockKey
+from tenuto.traces import TraceFile
 from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.movers import Movers
 from tenuto.transfers.plan import BlockFailure, Transfer, TransferResult
@@ -58,11 +60,16 @@ class _Load:
 
 
 class Worker:
-    """Runs a leader's plans. One thread, the engine's; lanes and pollers are behind it."""
+    """Runs a leader's plans. One thread, the engine's; lanes and pollers are behind it.
 
-    def __init__(self, setup: Setup, rank: int = 0) -> None:
+    `engine_index` is that of data parallelism, where each engine has ranks of its own.
+    """
+
+    def __init__(self, setup: Setup, rank: int = 0, engine_index: int = 0) -> None:
         self.setup = setup
         self.rank = rank
+        self._engine_index = engine_index
+        self._trace: TraceFile | None = None
         self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
         self._n_host_slots = setup.n_host_slots
         self._arena: HostArena | None = None
@@ -101,6 +108,8 @@ class Worker:
             engine = TransferEngine(
                 movers, load_timeout_s=setup.config.runtime.load_timeout_s, max_queued_stores=4 * setup.max_writes
             )
+            undo.callback(engine.close)
+            self._trace = open_rank_trace(setup.config.runtime.trace_file, self.rank, self._engine_index)
             undo.pop_all()
         self._gpu = paged.device if driver is not None else None
         self._store, self._poller, self._arena, self._movers, self._engine = store, poller, arena, movers, engine
@@ -201,6 +210,8 @@ class Worker:
         closing = _Closing(engine, self._store, self._arena, self._gpu)
         self._store, self._arena, self._movers = None, None, None
         closing.run(_JOIN_S)
+        if self._trace is not None:
+            self._trace.close()
 
     def _running_engine(self) -> TransferEngine:
         if self._engine is None:

@@ -94,7 +94,8 @@ class TenutoConnector(KVConnectorBase_V1):
             if versions.set_to_recompute(vllm_config):
                 logger.info("tenuto: kv_load_failure_policy set to recompute: a failed load is computed instead")
         else:
-            self._worker = Worker(setup, vllm_config.parallel_config.rank)
+            parallel = vllm_config.parallel_config
+            self._worker = Worker(setup, parallel.rank, parallel.data_parallel_index)
 
     @property
     def leader(self) -> Leader:

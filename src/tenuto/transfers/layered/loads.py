@@ -10,6 +10,7 @@ from functools import partial
 
 from tenuto.errors import Cause
 from tenuto.tiers.store import SlotIO
+from tenuto.traces import span
 from tenuto.transfers.lanes import LANDED, Landing
 from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.layered.parts import Failures, Parts, Threads, all_fail, at_indices, result
@@ -113,7 +114,7 @@ class LayeredLoads:
         """What the engine queues from now on finds this layer in its pages, or its block has failed."""
         if (step := self._now) is None:
             return
-        with self._threads.changed:
+        with span("wait", layer=layer), self._threads.changed:
             step.asked = max(step.asked, layer)
             self._threads.changed.notify_all()
             left_s = step.began + self._timeout_s - self._parts.clock()
@@ -231,7 +232,9 @@ class LayeredLoads:
                     by_volume.setdefault(read.volume, []).append((load, indices, items))
         for volume, parts in by_volume.items():
             items = list(itertools.chain.from_iterable(items for _, _, items in parts))
-            failures = self._parts.needed_store().read(items, volume, (layer, layer + 1))
+            n_bytes = len(items) * self._parts.codec.layout.segment_bytes
+            with span("load", layer=layer, n_bytes=n_bytes):
+                failures = self._parts.needed_store().read(items, volume, (layer, layer + 1))
             with self._threads.changed:
                 self.n_reads += 1
                 at = 0

@@ -9,6 +9,7 @@ from functools import partial
 
 from tenuto.errors import Cause
 from tenuto.tiers.store import Layers
+from tenuto.traces import span
 from tenuto.transfers.lanes import Landing
 from tenuto.transfers.layered.parts import Failures, Parts, Threads, all_fail, at_indices, result
 from tenuto.transfers.layered.plan import StorePlan
@@ -187,7 +188,8 @@ class LayeredStores:
                 continue
             self.n_writes += 1
             below = self._parts.needed_store()
-            failures = below.commit(items) if layers is None else below.write_layers(items, layers)
+            with span("store", layer=None if layers is None else layers[0]):
+                failures = below.commit(items) if layers is None else below.write_layers(items, layers)
             store.write_failures |= at_indices(failures, indices)
 
     def _finish(self, step: _Step) -> None:
