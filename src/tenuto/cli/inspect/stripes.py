@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tenuto.errors import ConfigError, StoreError
 from tenuto.tiers.disk.instance import instances, left_over, namespaces
-from tenuto.tiers.disk.runtime.stripeset import NAME, Place, read_place
+from tenuto.tiers.disk.runtime.stripeset import NAME, faults_of, read_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,7 @@ def find_stripes(folder: Path) -> Stripes:
     if place.index:
         raise ConfigError(f"DIR: {folder} is folder {place.index + 1} of a stripe; give the first, {place.folders[0]}")
     stripes = Stripes(tuple(Path(other) for other in place.folders[1:]))
-    for index, other in enumerate(stripes.others, start=1):
-        if why := _fault(other, place, index):
-            stripes.faults.append(f"{other}, folder {index + 1} of the stripe, {why}: its blocks can't be read")
+    stripes.faults += [f"{fault}: its blocks can't be read" for fault in faults_of(place)]
     return stripes
 
 
@@ -63,13 +61,3 @@ def strays(folder: Path, known: set[str]) -> list[Stray]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries)
     return [Stray(folder / name, "not tenuto's") for name in names if name not in known]
-
-
-def _fault(other: Path, first: Place, index: int) -> str:
-    try:
-        place = read_place(other)
-    except StoreError as error:
-        return " ".join(str(error).split())
-    if place is None:
-        return "is not there" if not other.exists() else "has no note of it (is its disk mounted?)"
-    return "" if (place.stripe, place.index) == (first.stripe, index) else "is a folder of another stripe now"

@@ -31,11 +31,13 @@ OpenRuntime = Callable[[tuple[Path, ...], RuntimeSettings], StorageRuntime]
 """From the folder that pool files lie below, or those that they are striped over."""
 
 _JOIN_S = 5.0
+_LEAST_OPEN_FILES = 64  # of each folder of a stripe
 
 
 def open_files(folders: tuple[Path, ...], settings: RuntimeSettings) -> StorageRuntime:
     """Threads with direct I/O: of a plain folder, or striped."""
-    devices = [DirectFiles(folder.absolute(), settings.max_open_files) for folder in folders]
+    most = max(_LEAST_OPEN_FILES, settings.max_open_files // len(folders))
+    devices = [DirectFiles(folder.absolute(), most) for folder in folders]
     return run_devices("striped" if len(devices) > 1 else "file", devices, settings)
 
 

@@ -41,6 +41,25 @@ def read_place(folder: Path) -> Place | None:
     return place
 
 
+def faults_of(first: Place) -> list[str]:
+    """By the note of the first folder: which others are not what it says, one line each."""
+    faults: list[str] = []
+    for index, name in enumerate(first.folders[1:], start=1):
+        if why := _fault(Path(name), first, index):
+            faults.append(f"{name}, folder {index + 1} of the stripe, {why}")
+    return faults
+
+
+def _fault(folder: Path, first: Place, index: int) -> str:
+    try:
+        place = read_place(folder)
+        if place is None:
+            return "has no note of it (is its disk mounted?)" if folder.exists() else "is not there"
+    except (StoreError, OSError) as error:
+        return " ".join(str(error).split())
+    return "" if (place.stripe, place.index) == (first.stripe, index) else "is a folder of another stripe now"
+
+
 def settle(what: str, folders: Sequence[Path], unit_bytes: int, is_unused: Callable[[Path], bool]) -> None:
     """See that folders are the stripe that they were, or make them one; `what` begins each message.
 
