@@ -8,25 +8,23 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
-from tenuto.config import Disk, in_mib, parse_size
+from tenuto.config import parse_size
 from tenuto.connectors.session.devices import make_arena, make_device, make_driver
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.connectors.session.tracing import open_rank_trace
-from tenuto.errors import Cause, ConfigError, StoreError
+from tenuto.connectors.session.volume import quota_of, tell_distance, volume_of
+from tenuto.errors import Cause, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.formats import KvFormat
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
-from tenuto.settings import expand_user
 from tenuto.tiers.disk import DiskSettings, DiskStore
 from tenuto.tiers.disk.instance import claim
-from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockKey
 from tenuto.traces import TraceFile
@@ -100,6 +98,7 @@ class Worker:
             store = open_disk(setup, self.rank, self._codec) if setup.has_disk else None
             if store is not None:
                 undo.callback(store.close)
+                tell_distance(volume_of(setup.config.tiers.disk), self.rank, driver)
             poller = _PeerPoller(store, setup.config.tiers.disk.poll_s)
             arena = make_arena(paged, self._n_host_slots + n_bounce, driver)
             undo.callback(arena.close)
@@ -313,35 +312,23 @@ class _PeerPoller:
 def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
     """The rank's disk store; None, logged, when the disk can't be used now for a reason that may pass.
 
-    Raises `ConfigError` for a folder or capacity that can never be used. Without a store the folder is nobody's.
+    Raises `ConfigError` for a folder, capacity or runtime that can never be used. Without a store the folder is
+    nobody's.
     """
     disk = setup.config.tiers.disk
-    root = expand_user(Path(disk.path), "tiers.disk.path")
+    volume = volume_of(disk)
     try:
-        mine = claim(root, setup.namespace, setup.engine_id, rank, setup.split)
+        mine = claim(volume.root, setup.namespace, setup.engine_id, rank, setup.split, volume.others)
         with ExitStack() as undo:
             undo.callback(os.close, mine.lock_fd)
             settings = DiskSettings(
-                _quota(disk, root, codec.layout.extent_bytes),
+                quota_of(disk, volume, codec.layout.extent_bytes),
                 parse_size(disk.file_bytes, "tiers.disk.file_bytes"),
                 disk.io_threads,
             )
-            store = DiskStore(mine, codec, settings, rank)
+            store = DiskStore(mine, codec, settings, rank, volume.runtime)
             undo.pop_all()
             return store
     except StoreError as error:
         logger.warning("tenuto: the disk tier is off until the next start: %s", error)
         return None
-
-
-def _quota(disk: Disk, root: Path, extent_bytes: int) -> Quota:
-    quota = Quota.auto(root)
-    if disk.capacity != "auto":
-        quota = Quota(root, parse_size(disk.capacity, "tiers.disk.capacity"))
-    least = 2 * extent_bytes + (1 << 20)  # a block, what is spared, and the manifest
-    if quota.capacity_bytes < least:
-        raise ConfigError(
-            f"tiers.disk.capacity: {disk.capacity} has no room for one block of {in_mib(extent_bytes)}; "
-            f"give at least {in_mib(least)}, free some disk space, or use no tiers.disk.path"
-        )
-    return quota
