@@ -113,6 +113,12 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a tier that keeps failing is left alone before it is tried again."""
     cache_generated: bool = True
     """Keep the blocks of generated tokens too, not only those of prompts."""
+    onboard: Literal["auto", "async", "layered"] = "async"
+    """How hits are loaded. "async": a request waits until all of it is there, and others go on. "layered": its forward
+    begins at once, and each layer waits for its own bytes. "auto": "layered" while no other request would wait.
+    """
+    layers_ahead: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    """Layers that a layered load is ahead of the one that is waited for, at most."""
     cost_gate: bool = True
     """Load only as much of a hit as brings the first token sooner, by measured rates; false: all of it, always."""
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
