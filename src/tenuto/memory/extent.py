@@ -63,11 +63,20 @@ class ExtentCodec:
     def verify(self, buffer: memoryview, expected: BlockHash) -> None:
         """Raise `StoreError` (CORRUPT) unless this is a whole sealed extent of block `expected`."""
         self.verify_header(buffer, expected)
+        self.verify_layers(buffer, (0, self.layout.n_layers))
+
+    def verify_layers(self, buffer: memoryview, layers: tuple[int, int]) -> None:
+        """Raise `StoreError` (CORRUPT) unless layers [first, last) are what the header, verified before, has sums of.
+
+        They count from the extent's first.
+        """
         digest = xxhash.xxh3_64_intdigest
         sums = self._sums.unpack_from(buffer, self.layout.sums_offset)
-        for index, ((start, stop), stored) in enumerate(zip(self._runs, sums, strict=True)):
-            if digest(buffer[start:stop]) != stored:
-                layer, head = divmod(index, self.layout.n_heads)
+        n_heads = self.layout.n_heads
+        for index in range(layers[0] * n_heads, layers[1] * n_heads):
+            start, stop = self._runs[index]
+            if digest(buffer[start:stop]) != sums[index]:
+                layer, head = divmod(index, n_heads)
                 raise StoreError(Cause.CORRUPT, f"sum of layer {layer}, head {head} does not match")
 
     def verify_header(self, buffer: memoryview, expected: BlockHash) -> None:

@@ -42,9 +42,7 @@ def check_cuda(top: Path, *, gpus: Callable[[], list[str]] = list_gpus, versions
     if (versions("torch") or "").endswith("+cpu"):
         return warn("CUDA", f"{names}; torch is built for the CPU only", "install torch and vLLM for CUDA to use it")
     if versions("triton") is None:
-        return warn(
-            "CUDA", f"{names}; there is no Triton in this Python", "`pip install triton`: kernels move the blocks"
-        )
+        return warn("CUDA", f"{names}; no Triton, whose kernels move blocks", "install vLLM for CUDA, which brings it")
     return ok("CUDA", names)
 
 
@@ -55,13 +53,13 @@ def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_libr
         "nvidia-fs": (top / "proc/driver/nvidia-fs/version").exists(),
     }
     there = [name for name, is_there in parts.items() if is_there]
-    return ok("GPU-direct", f"{' and '.join(there) or 'not'} present; disk reads go through host memory")
+    return ok("GPU-direct", f"{' and '.join(there) or 'not'} present; no runtime uses it yet: blocks cross host memory")
 
 
 def check_runtimes(missing: Callable[[], dict[str, str]] = what_is_missing) -> list[Finding]:
     """Storage runtimes over foreign libraries: what they lack here. Nobody needs them; plain files always work."""
     return [
-        ok(f"{name}://", f"nothing needs it; {absent}" if absent else "has what it needs")
+        ok(f"{name}://", f"for tiers.disk.runtime alone: {absent}" if absent else "has what it needs")
         for name, absent in missing().items()
     ]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
+from tenuto.connectors.session.onboarding import Situation
 from tenuto.connectors.session.setup import Setup
-from tenuto.manager import ComputeCost, Hit, LoadCost, LoadRates, Offer, StepRates, choose, in_time
+from tenuto.manager import ComputeCost, LoadCost, LoadRates, Offer, StepRates, choose, in_time
 from tenuto.metrics import LOAD_RATE, PREFILL_RATE, Recorder, series
 
 MARGIN = 1.1
@@ -32,6 +34,11 @@ _SHOW_S = 5.0
 
 Queued = Mapping[str, tuple[int, int]]
 """Loads on their way, by the tier that they read: how many, and of how many blocks."""
+
+
+class _How(TypedDict):
+    n_others: int
+    overlaps: bool
 
 
 @dataclass(slots=True)
@@ -115,12 +122,13 @@ class CostGate:
 
     # -- deciding -----------------------------------------------------------------------------------
 
-    def choose(self, hit: Hit, n_have: int, n_tokens: int, n_others: int, queued: Queued) -> int:
-        """How many blocks of a hit to load, for a prompt of `n_tokens` of which the engine has `n_have`.
+    def choose(self, situation: Situation, queued: Queued, *, overlaps: bool = False) -> int:
+        """How many blocks of a hit to load.
 
-        While a rate that matters is unknown, all of them that can come in time, so that it gets known. `n_others`:
-        requests beside this one that compute; `queued`: what is being loaded.
+        While a rate that matters is unknown, all of them that can come in time, so that it gets known. `queued`: what
+        is being loaded. `overlaps`: the first step computes while it is loaded.
         """
+        hit, n_have, n_tokens = situation.hit, situation.n_have, situation.n_tokens
         if not self._setup.config.runtime.cost_gate:
             return hit.n_blocks
         now = self._clock()
@@ -129,21 +137,22 @@ class CostGate:
         layout = self._setup.layout
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
         offer = Offer(pieces, hit.start, n_have, n_tokens, layout.block_tokens, self._block_bytes)
-        wait_s = self._wait_s()
-        n = self._best(offer, self._costs(queued), wait_s, n_others)
+        wait_s = 0.0 if overlaps else self._wait_s()
+        how: _How = {"n_others": situation.n_others, "overlaps": overlaps}
+        n = self._best(offer, self._costs(queued), wait_s, how)
         self._remember(pieces, n, queued)
         if n < hit.n_blocks and now >= self._try_at:
             age_s = min((now - tier.used_at for tier in self._tiers.values()), default=0.0)
-            faded = self._best(offer, self._costs(queued, now), wait_s * _fading(age_s), n_others)
+            faded = self._best(offer, self._costs(queued, now), wait_s * _fading(age_s), how)
             if faded > n:
                 self._try_at = now + TRIAL_GAP_S
                 return faded
         return n
 
-    def _best(self, offer: Offer, costs: Mapping[str, LoadCost], wait_s: float, n_others: int) -> int:
+    def _best(self, offer: Offer, costs: Mapping[str, LoadCost], wait_s: float, how: _How) -> int:
         if self._compute is None or not self._step_rates.covers(offer.n_tokens - offer.n_have):
             return in_time(offer, costs, self._most_s, wait_s)
-        return choose(offer, self._compute, costs, overhead_s=wait_s, n_others=n_others, most_s=self._most_s)
+        return choose(offer, self._compute, costs, overhead_s=wait_s, most_s=self._most_s, **how)
 
     def _costs(self, queued: Queued, now: float | None = None) -> dict[str, LoadCost]:
         """By tier, behind what is queued; `now`: what was not used for long has become cheaper."""

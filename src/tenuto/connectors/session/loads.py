@@ -43,6 +43,7 @@ class _Load:
     pieces: list[_Piece]
     n_awaited: int
     sound: int
+    is_layered: bool
 
 
 class Loads:
@@ -57,7 +58,7 @@ class Loads:
         self._block_tokens = block_tokens
         self._clock = clock
         self._loads: dict[int, tuple[_Load, _Piece]] = {}  # by transfer
-        self._reading: dict[Route, dict[int, _Piece]] = {}  # by lane and transfer, in their order
+        self._reading: dict[tuple[Route, bool], dict[int, _Piece]] = {}  # by lane and transfer, in their order
 
     def __len__(self) -> int:
         """Transfers of loads that have not ended."""
@@ -74,11 +75,11 @@ class Loads:
 
     def n_computing(self, trackers: Mapping[str, RequestTracker]) -> int:
         """Requests beside one that asks which wait for no load: while it computes they wait."""
-        loading = {load.request_id for load, _ in self._loads.values()}
+        loading = {load.request_id for load, _ in self._loads.values() if not load.is_layered}
         return max(sum(t.waits_for is None and name not in loading for name, t in trackers.items()) - 1, 0)
 
-    def begin(self, request_id: str, hit: Hit, hit_at: int, onboard: Onboard) -> None:
-        """A hit, found when the engine had `hit_at` tokens, is being loaded."""
+    def begin(self, request_id: str, hit: Hit, hit_at: int, onboard: Onboard, *, is_layered: bool = False) -> None:
+        """A hit, found when the engine had `hit_at` tokens, is being loaded; `is_layered`: beside what computes."""
         pieces: list[_Piece] = []
         at = hit.start
         for span in hit.spans:
@@ -86,14 +87,14 @@ class Loads:
             start = max(at * self._block_tokens, hit_at)
             pieces.append(_Piece(span.place, at, stop - at, start, stop * self._block_tokens))
             at = stop
-        load = _Load(request_id, self._clock(), pieces, len(pieces), pieces[-1].stop)
+        load = _Load(request_id, self._clock(), pieces, len(pieces), pieces[-1].stop, is_layered)
         routes = {transfer.id: transfer.route for transfer in onboard.transfers}
         into_device = [transfer for transfer in onboard.transfers if transfer.pages]
         for transfer, piece in zip(into_device, pieces, strict=True):
             self._loads[transfer.id] = load, piece
             reader = transfer.after[0] if transfer.after else transfer.id
-            lane = self._reading.setdefault(routes[reader], {})
-            piece.turn_at = None if lane else load.began
+            lane = self._reading.setdefault((routes[reader], is_layered), {})
+            piece.turn_at = None if lane and not is_layered else load.began
             lane[reader] = piece
             self._recorder.add(metrics.FOUND_TOKENS, piece.stop - piece.start, piece.tier)
         self._recorder.add(metrics.LOADS, 1)
@@ -151,7 +152,7 @@ class Loads:
             self._recorder.add(metrics.FAILED_TOKENS, piece.stop - piece.start - n_loaded, piece.tier)
         now = self._clock()
         seconds = now - load.began
-        if load.sound == load.pieces[-1].stop:
+        if not load.is_layered and load.sound == load.pieces[-1].stop:
             queued = max(now if piece.turn_at is None else piece.turn_at for piece in load.pieces) - load.began
             self._gate.waited(seconds - queued - sum(piece.seconds for piece in load.pieces))
         slowest = max((piece.tier for piece in load.pieces), key=_SLOWER.index)

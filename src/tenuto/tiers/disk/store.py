@@ -19,27 +19,34 @@ from tenuto.tiers.disk.instance import Claim, is_network
 from tenuto.tiers.disk.manifest import Manifest
 from tenuto.tiers.disk.peers import Peers
 from tenuto.tiers.disk.quota import Quota
-from tenuto.tiers.disk.runtime import File, IoRequest, Memory, Op, RuntimeSettings, StorageRuntime, move, open_runtime
+from tenuto.tiers.disk.runtime import File, IoRequest, Memory, Op, RuntimeSettings, StorageRuntime, move, run_devices
+from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.slotmap import SlotMap
-from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO
-from tenuto.tokens import FORMAT_VERSION, BlockKey
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO
+from tenuto.tokens import FORMAT_VERSION, BlockHash, BlockKey
 
 logger = logging.getLogger(__name__)
 
-OpenRuntime = Callable[[Path, RuntimeSettings], StorageRuntime]
-"""From the folder that pool files lie below."""
+OpenRuntime = Callable[[tuple[Path, ...], RuntimeSettings], StorageRuntime]
+"""From the folder that pool files lie below, or those that they are striped over."""
+
+_Check = Callable[[memoryview, BlockHash], None]
+"""Takes an extent and the hash that it must have."""
 
 _JOIN_S = 5.0
+_LEAST_OPEN_FILES = 64  # of each folder of a stripe
 
 
-def open_files(folder: Path, settings: RuntimeSettings) -> StorageRuntime:
-    """The runtime of a plain folder."""
-    return open_runtime(f"file://{folder.absolute()}", settings)
+def open_files(folders: tuple[Path, ...], settings: RuntimeSettings) -> StorageRuntime:
+    """Threads with direct I/O: of a plain folder, or striped."""
+    most = max(_LEAST_OPEN_FILES, settings.max_open_files // len(folders))
+    devices = [DirectFiles(folder.absolute(), most) for folder in folders]
+    return run_devices("striped" if len(devices) > 1 else "file", devices, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSettings:
-    """`file_bytes` is the largest size of a pool file; `n_threads` do all reads and writes."""
+    """`file_bytes` is the largest size of a pool file; `n_threads` for each folder do all reads and writes."""
 
     quota: Quota
     file_bytes: int = 1 << 30
@@ -66,7 +73,7 @@ class DiskStore:
         self._extent_bytes = codec.layout.extent_bytes
         home = claim.instance.parent
         with ExitStack() as undo:
-            self.runtime = runtime(home, RuntimeSettings(n_threads=settings.n_threads))
+            self.runtime = runtime(claim.homes, RuntimeSettings(n_threads=settings.n_threads))
             undo.callback(self.runtime.close)
             self._files = PoolFiles(self.runtime, claim.folder.relative_to(home).as_posix())
             meta = _meta(codec)
@@ -99,19 +106,35 @@ class DiskStore:
             self._manifest.delete([item.slot for item in items])
         except StoreError as error:
             return _all_failed(items, error)
-        errors = self._move(Op.WRITE, items, OWN, codec)
-        failures = _failures(errors)
-        good = [item for item, error in zip(items, errors, strict=True) if error is None]
-        try:
-            self._manifest.insert([(item.slot, item.key) for item in good], epoch)
-        except StoreError as error:
-            return _all_failed(items, error)
-        self._growth.used(self._manifest.n_blocks)
-        return failures
+        return self._list(items, self._move(Op.WRITE, items, OWN, self._span(None), _sealing(codec)), epoch)
 
-    def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
+    def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
         """See `Store`."""
-        return _failures(self._move(Op.READ, items, volume, self._codec))
+        start, stop = self._span(layers)
+        if layers[0] == 0:
+            start = self._codec.layout.header_bytes
+            try:
+                self._manifest.delete([item.slot for item in items])
+            except StoreError as error:
+                return _all_failed(items, error)
+        return _failures(self._move(Op.WRITE, items, OWN, (start, stop), None))
+
+    def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
+        """See `Store`."""
+        codec, epoch = self._codec, self._manifest.epoch
+        errors = self._move(Op.WRITE, items, OWN, (0, codec.layout.header_bytes), _sealing(codec))
+        return self._list(items, errors, epoch)
+
+    def read(self, items: Sequence[SlotIO], volume: str = OWN, layers: Layers | None = None) -> list[Failure]:
+        """See `Store`."""
+        codec = self._codec
+
+        def verify(buffer: memoryview, expected: BlockHash) -> None:
+            if layers is None or layers[0] == 0:
+                codec.verify_header(buffer, expected)
+            codec.verify_layers(buffer, layers or (0, codec.layout.n_layers))
+
+        return _failures(self._move(Op.READ, items, volume, self._span(layers), verify))
 
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""
@@ -143,10 +166,30 @@ class DiskStore:
     def __repr__(self) -> str:
         return f"<DiskStore {self._claim.folder}: {self.capacity().n_slots} slots>"
 
-    def _move(self, op: Op, items: Sequence[SlotIO], volume: str, codec: ExtentCodec) -> list[StoreError | None]:
-        """Seal and write, or read and verify; the error of each item that has one."""
+    def _span(self, layers: Layers | None) -> tuple[int, int]:
+        """Bytes [start, stop) of an extent; the first layer's begin with the header."""
+        layout = self._codec.layout
+        layers = layers or (0, layout.n_layers)
+        start, stop = (layout.header_bytes + at * layout.segment_bytes for at in layers)
+        return (0 if layers[0] == 0 else start), stop
+
+    def _list(self, items: Sequence[SlotIO], errors: Sequence[StoreError | None], epoch: int) -> list[Failure]:
+        """List what was written without an error."""
+        good = [item for item, error in zip(items, errors, strict=True) if error is None]
+        try:
+            self._manifest.insert([(item.slot, item.key) for item in good], epoch)
+        except StoreError as error:
+            return _all_failed(items, error)
+        self._growth.used(self._manifest.n_blocks)
+        return _failures(errors)
+
+    def _move(
+        self, op: Op, items: Sequence[SlotIO], volume: str, span: tuple[int, int], work: _Check | None
+    ) -> list[StoreError | None]:
+        """Move bytes [start, stop) of each; the error of each that has one. `work`: before a write, after a read."""
         errors: list[StoreError | None] = [None] * len(items)
         requests: dict[int, IoRequest] = {}
+        start, stop = span
         try:
             for index, item in enumerate(items):
                 try:
@@ -155,15 +198,14 @@ class DiskStore:
                 except StoreError as error:
                     errors[index] = error
                     continue
-                verify = partial(codec.verify, item.buffer, item.key.hash)
-                work = verify if op is Op.READ else partial(codec.seal, item.buffer)
-                requests[index] = IoRequest(op, file, offset, region, 0, self._extent_bytes, work)
+                on_thread = None if work is None else partial(work, item.buffer, item.key.hash)
+                requests[index] = IoRequest(op, file, offset + start, region, start, stop - start, on_thread)
             states = move(self.runtime, list(requests.values()))
         finally:
             for request in requests.values():
                 self.runtime.unregister_memory(request.region)
         for index, state in zip(requests, states, strict=True):
-            errors[index] = error_of(state, self._extent_bytes)
+            errors[index] = error_of(state, stop - start)
         return errors if volume == OWN else [_of_peer(volume, error) for error in errors]
 
     def _place(self, volume: str, slot: int) -> tuple[File, int]:
@@ -179,6 +221,10 @@ class DiskStore:
             self._manifest.delete_other_epochs(epoch)
         except StoreError as error:
             logger.warning("%s", error)
+
+
+def _sealing(codec: ExtentCodec) -> _Check:
+    return lambda buffer, _: codec.seal(buffer)
 
 
 def _of_peer(volume: str, error: StoreError | None) -> StoreError | None:

@@ -16,7 +16,7 @@ from tenuto.tiers.disk.runtime.device import Device
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.runtime.memory import MemoryFiles
 from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, load_nixl, missing_for
-from tenuto.tiers.disk.runtime.stripeset import check_places
+from tenuto.tiers.disk.runtime.stripeset import NAME, UNIT_BYTES, settle
 from tenuto.tiers.disk.runtime.striping import Striping
 from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 
@@ -26,12 +26,12 @@ WrapDevice = Callable[[Device], Device]
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """`n_threads` and `max_open_files` are for each disk; `stripe_bytes` is the unit that goes round over disks."""
+    """`n_threads` are of each disk, `max_open_files` of all; `stripe_bytes` is the unit that goes round over disks."""
 
     n_threads: int = 8
     max_in_flight: int = 1024
     alignment_bytes: int = 4096
-    stripe_bytes: int = 1 << 20
+    stripe_bytes: int = UNIT_BYTES
     max_open_files: int = 512
 
 
@@ -111,9 +111,15 @@ def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevi
     folders = [_folder(url, part.strip()) for part in rest.split(",")]
     if any(one.samefile(other) for one, other in combinations(folders, 2)):  # also by a link, or mounted twice
         raise ConfigError(f"{url}: a folder is there twice")
-    check_places(url, folders, settings.stripe_bytes)
-    devices = [wrap(DirectFiles(folder, settings.max_open_files)) for folder in folders]
+    settle(url, folders, settings.stripe_bytes, _is_empty)
+    n_open = max(1, settings.max_open_files // len(folders))
+    devices = [wrap(DirectFiles(folder, n_open)) for folder in folders]
     return run_devices("striped", devices, settings)
+
+
+def _is_empty(folder: Path) -> bool:
+    """But for a note, or one that was being written."""
+    return all(path.name.startswith(NAME) for path in folder.iterdir())
 
 
 def _open_nixl(url: str, rest: str, settings: RuntimeSettings, _: WrapDevice) -> StorageRuntime:
