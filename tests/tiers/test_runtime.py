@@ -93,7 +93,7 @@ def test_a_striped_file_lies_on_all_disks(tmp_path):
 
 
 def test_the_disks_of_a_stripe_share_the_descriptors(tmp_path):
-    runtime = striped(tmp_path, max_open_files=8)
+    runtime = striped(tmp_path, max_open_files=8, n_threads=1)
     bench = Bench(runtime)
     names = [f"file-{number}" for number in range(40)]
     for name in names:
