@@ -28,7 +28,7 @@ from tenuto.tiers.disk.runtime import (
     open_runtime,
 )
 from tenuto.tiers.disk.runtime.books import Submission
-from tenuto.tiers.disk.runtime.stripeset import read_place
+from tenuto.tiers.disk.runtime.stripeset import read_place, settle
 from tenuto.tiers.disk.runtime.striping import Striping
 
 pytestmark = pytest.mark.unit
@@ -251,6 +251,9 @@ def test_a_folder_that_is_mounted_twice_is_one(tmp_path):
         with pytest.raises(ConfigError, match="a folder is there twice"):
             striped(tmp_path, "ab")
         assert list((tmp_path / "a").iterdir()) == []
+        with pytest.raises(ConfigError, match="are one; give each once"):  # made in the parents that are one
+            settle("stripes", [tmp_path / "a/kv", tmp_path / "b/kv"], UNIT, lambda _: True)
+        assert list((tmp_path / "a/kv").iterdir()) == []
     finally:
         subprocess.run(["umount", tmp_path / "b"], check=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 
 from tenuto.errors import ConfigError
@@ -109,8 +108,6 @@ def _open_file(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice)
 
 def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
     folders = [_folder(url, part.strip()) for part in rest.split(",")]
-    if any(one.samefile(other) for one, other in combinations(folders, 2)):  # also by a link, or mounted twice
-        raise ConfigError(f"{url}: a folder is there twice")
     settle(url, folders, settings.stripe_bytes, _is_empty)
     n_open = max(1, settings.max_open_files // len(folders))
     devices = [wrap(DirectFiles(folder, n_open)) for folder in folders]
