@@ -1,8 +1,10 @@
 """Several engines on one disk root: claims, quota, reading each other's blocks."""
 
+import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -177,3 +179,40 @@ def test_a_full_file_system_stops_growth_and_nothing_else(open_disk, tmp_path):
         assert len(open_disk(capacity=1 << 40).store.recovered) == n_slots
     finally:
         subprocess.run(["umount", "-l", root], check=False)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("name", ["write_bytes", "write_text", "replace"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_who_is_killed_while_it_claims_leaves_the_folder_to_the_next(open_disk, monkeypatch, name, at, is_there):
+    """A note that was cut off kept all from taking the folder over, and its blocks went when there was no room."""
+    if is_there:
+        disk = open_disk(owner="first")
+        disk.wait_slots(4)
+        assert disk.write((0, 7), (1, 8)) == []
+        disk.close()
+    calls = []
+    plain = getattr(Path, name)
+
+    def torn(path, *given):
+        if len(calls) == at:
+            if name != "replace":
+                path.open("wb").close()
+            raise Killed
+        calls.append(path)
+        return plain(path, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, name, torn)
+        with contextlib.suppress(Killed):
+            open_disk(owner="killed").close()
+    again = open_disk(owner="next")
+    assert again.folder.parent.name == "a"
+    if is_there:
+        assert [again.read(slot, number) for slot, number in ((0, 7), (1, 8))] == ["ok", "ok"]
+    assert not list(again.folder.parent.glob("*.new"))
+    assert not list(again.folder.parent.parent.glob("*.new"))

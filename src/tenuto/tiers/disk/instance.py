@@ -88,12 +88,12 @@ def claim(
             for folder in (home, *(other / home.name for other in others)):
                 folder.mkdir(exist_ok=True)
             described = msgspec.json.format(msgspec.json.encode(namespace.describe()))
-            (home / "namespace.json").write_bytes(described + b"\n")
+            _note(home / "namespace.json", described + b"\n")
             instance = _find(home, owner, rank, split) or _new(home)
             folder = instance / f"rank-{rank}"
             folder.mkdir(parents=True, exist_ok=True)
-            (instance / "owner").write_text(owner)
-            (instance / "split").write_text(split)
+            (instance / "owner").write_text(owner)  # in place, for a full disk: cut off, it is nobody's
+            _note(instance / "split", split.encode())
             fd = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
             if not _try_lock(fd):
                 os.close(fd)
@@ -214,11 +214,26 @@ def _settle(root: Path, others: tuple[Path, ...]) -> None:
 
 
 def _find(home: Path, owner: str, rank: int, split: str) -> Path | None:
-    found = [path for path in instances(home) if _read(path / "split") == split]
+    found = [path for path in instances(home) if _read(path / "split") == split or _is_half_made(path)]
     for path in found:
         if _read(path / "owner") == owner and not _is_rank_locked(path, rank):
             return path
     return next((path for path in found if not is_alive(path)), None)
+
+
+def _is_half_made(instance: Path) -> bool:
+    """Whether its maker was killed before it was noted whose it is: nothing lies there yet."""
+    return not _read(instance / "split") and not any(instance.glob("rank-*/manifest.sqlite"))
+
+
+def _note(path: Path, data: bytes) -> None:
+    """Whole or not at all, and not again: who is killed here leaves what was there."""
+    with suppress(FileNotFoundError):
+        if path.read_bytes() == data:
+            return
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(data)
+    new.replace(path)
 
 
 def _read(path: Path) -> str:
