@@ -192,7 +192,7 @@ def test_without_a_gpu_benches_that_need_one_say_so_in_a_line_and_leave_nothing(
     monkeypatch.setattr(command, "find_spec", lambda _: True)
     assert main(["bench", name, "--dir", str(tmp_path)]) == 1
     (line,) = lines_of(capsys)
-    assert line.startswith(f"tenuto bench: bench {name}: torch finds no CUDA device")
+    assert line.startswith(f"tenuto bench: {name}: torch finds no CUDA device")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -116,7 +116,7 @@ def _need_engine(name: str, options: Options) -> None:
 
     if not (options.is_quick or options.engines.model is not None or torch.cuda.is_available()):
         raise ConfigError(
-            f"bench {name}: torch finds no CUDA device, which the shape of Llama 3 8B needs; run it on a machine with "
+            f"{name}: torch finds no CUDA device, which the shape of Llama 3 8B needs; run it on a machine with "
             "a GPU, give the folder of a small --model, or --quick"
         )
 

@@ -30,7 +30,7 @@ def list_gpus() -> list[str]:
 
 
 def check_cuda(top: Path, *, gpus: Callable[[], list[str]] = list_gpus, versions: Versions = installed) -> Finding:
-    """Driver, devices, and whether torch can use them."""
+    """Driver, devices, and whether torch and our kernels can use them."""
     driver = top / "proc/driver/nvidia/version"
     found = gpus()
     if not found:
@@ -58,7 +58,10 @@ def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_libr
 
 def check_runtimes(missing: Callable[[], dict[str, str]] = what_is_missing) -> list[Finding]:
     """Storage runtimes over foreign libraries: what they lack here. Nobody needs them; plain files always work."""
-    return [ok(f"{name}://", absent or "has what it needs") for name, absent in missing().items()]
+    return [
+        ok(f"{name}://", f"nothing needs it; {absent}" if absent else "has what it needs")
+        for name, absent in missing().items()
+    ]
 
 
 def rdma_devices(top: Path) -> list[str]:
