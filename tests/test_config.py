@@ -2,11 +2,13 @@
 
 import pytest
 
-from tenuto.config import Config, leaves, load_config, parse_size
+from tenuto.config import Config, Folders, leaves, load_config, parse_size
 from tenuto.errors import ConfigError
 from tenuto.settings import nest
 
 pytestmark = pytest.mark.unit
+
+RUNTIMES = '"file" or "striped" or "nixl+posix" or "nixl+gds" or "nixl+gds_mt" or "cufile"'
 
 
 def test_nothing_is_the_defaults():
@@ -49,6 +51,21 @@ def test_what_is_no_size_is_refused(text):
             {"tiers": {"disk": {"capacity": "all"}}},
             'tiers.disk.capacity: \'all\' is not a size; write it as "4 GiB", "512 MiB" or bytes, or "auto"',
         ),
+        ({"tiers": {"disk": {"runtime": "gds"}}}, f"tiers.disk.runtime: expected {RUNTIMES}, got 'gds'"),
+        ({"tiers": {"disk": {"stripes": "/x"}}}, "tiers.disk.stripes: expected a list of folders, got '/x'"),
+        ({"tiers": {"disk": {"stripes": [""]}}}, "tiers.disk.stripes: one of them is empty; give the path of a folder"),
+        (
+            {"tiers": {"disk": {"path": "/x", "runtime": "striped"}}},
+            "tiers.disk.stripes: no folders to stripe over beside tiers.disk.path; give at least one",
+        ),
+        (
+            {"tiers": {"disk": {"path": "/x", "stripes": ["/y"]}}},
+            'tiers.disk.runtime: "file" stripes nothing; give "striped", or no stripes',
+        ),
+        (
+            {"tiers": {"disk": {"runtime": "striped", "stripes": ["/y"]}}},
+            "tiers.disk.path: stripes have no first folder; give one",
+        ),
         ({"tiers": {"disk": "/x"}}, "tiers.disk: expected a group of settings, got '/x'"),
         ({"tiers": {"disk": {"io_threads": 0}}}, "tiers.disk.io_threads: 0 is out of range; give 1 to 256"),
         (
@@ -86,7 +103,7 @@ def test_a_wrong_type_names_its_setting_in_one_line(settings, line):
 @pytest.mark.parametrize("leaf", list(leaves()), ids=lambda leaf: leaf.name)
 def test_every_setting_refuses_a_list_in_one_line_of_its_own(leaf):
     with pytest.raises(ConfigError, match=rf"^{leaf.name}: .*\[\]") as raised:
-        load_config(nest({leaf.name: []}))
+        load_config(nest({leaf.name: [[]] if leaf.type == Folders else []}))
     assert "\n" not in str(raised.value)
 
 

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 
@@ -29,6 +29,8 @@ Size = Annotated[str | int, msgspec.Meta(title="size")]
 SizeOrAuto = Annotated[str | int, msgspec.Meta(title='size or "auto"')]
 Folder = Annotated[str, msgspec.Meta(title="folder")]
 File = Annotated[str, msgspec.Meta(title="file")]
+Folders = Annotated[tuple[str, ...], msgspec.Meta(title="folders")]
+DiskRuntime = Literal["file", "striped", "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"]
 Name = Annotated[str, msgspec.Meta(title="name")]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=_MOST_SECONDS)]
 
@@ -61,8 +63,14 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folder on a local disk, shared by all engines of the node."""
     capacity: SizeOrAuto = "auto"
     """Bytes for all engines of the node together. "auto": half of what is free or already ours."""
+    runtime: DiskRuntime = "file"
+    """What reads and writes: "file" (threads with direct I/O), "striped" (the same over several folders), or a library
+    that has to be there: "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"."""
+    stripes: Folders = ()
+    """Further folders, one a disk, that blocks are striped over beside `path`, with the runtime "striped". On the
+    command line with commas between them."""
     io_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
-    """Persistent threads that read and write extents."""
+    """Persistent threads that read and write extents; of stripes, for each folder."""
     file_bytes: Size = "1 GiB"
     """Size of one pool file, at most a sixteenth of the capacity; files are added as they are needed."""
     poll_s: Seconds = 2.0
@@ -105,6 +113,12 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a tier that keeps failing is left alone before it is tried again."""
     cache_generated: bool = True
     """Keep the blocks of generated tokens too, not only those of prompts."""
+    onboard: Literal["auto", "async", "layered"] = "async"
+    """How hits are loaded. "async": a request waits until all of it is there, and others go on. "layered": its forward
+    begins at once, and each layer waits for its own bytes. "auto": "layered" while no other request would wait.
+    """
+    layers_ahead: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    """Layers that a layered load is ahead of the one that is waited for, at most."""
     cost_gate: bool = True
     """Load only as much of a hit as brings the first token sooner, by measured rates; false: all of it, always."""
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
@@ -129,7 +143,7 @@ class Leaf:
     name: str
     group: str
     type: Any
-    default: str | int | float | bool
+    default: str | int | float | bool | tuple[str, ...]
 
     @property
     def base(self) -> Any:
@@ -176,7 +190,19 @@ def load_config(settings: dict[str, Any]) -> Config:
     faults = find_faults(settings)
     if faults:
         raise ConfigError("\n".join(f"{fault.setting}: {fault.why}" for fault in faults))
-    return msgspec.convert(settings, Config)
+    config = msgspec.convert(settings, Config)
+    _check_stripes(config.tiers.disk)
+    return config
+
+
+def _check_stripes(disk: Disk) -> None:
+    """Settings that are right alone, and not together."""
+    if disk.runtime == "striped" and not disk.stripes:
+        raise ConfigError("tiers.disk.stripes: no folders to stripe over beside tiers.disk.path; give at least one")
+    if disk.stripes and disk.runtime != "striped":
+        raise ConfigError(f'tiers.disk.runtime: "{disk.runtime}" stripes nothing; give "striped", or no stripes')
+    if disk.stripes and not disk.path:
+        raise ConfigError("tiers.disk.path: stripes have no first folder; give one")
 
 
 def find_faults(settings: dict[str, Any], struct: type[msgspec.Struct] = Config, prefix: str = "") -> list[Fault]:
@@ -213,7 +239,13 @@ def _all_names() -> list[str]:
     return list(dict.fromkeys(".".join(parts[:n]) for parts in names for n in range(1, len(parts) + 1)))
 
 
-_WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_WORDS: dict[Any, str] = {
+    tuple[str, ...]: "a list of folders",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}
 
 
 def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
@@ -227,7 +259,8 @@ def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
     try:
         value = msgspec.convert(value, leaf.base)
     except msgspec.ValidationError:
-        yield f"expected {_WORDS[leaf.base]}, got {value!r}"
+        choices = " or ".join(f'"{choice}"' for choice in get_args(leaf.base) if isinstance(choice, str))
+        yield f"expected {choices or _WORDS[leaf.base]}, got {value!r}"
         return
     match msgspec.inspect.type_info(leaf.type):
         case msgspec.inspect.IntType(ge=least, le=most) | msgspec.inspect.FloatType(ge=least, le=most):
@@ -235,7 +268,9 @@ def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
                 yield f"{value} is out of range; give {least} to {most}"
         case _:
             pass
-    if leaf.type in (Folder, File) and "\0" in value:
-        yield f"has a zero byte in it; give the path of a {'folder' if leaf.type == Folder else 'file'}"
+    if leaf.type in (Folder, Folders, File) and "\0" in "".join(value):
+        yield f"has a zero byte in it; give the path of a {'file' if leaf.type == File else 'folder'}"
+    if leaf.type == Folders and not all(value):
+        yield "one of them is empty; give the path of a folder"
     if leaf.type == Name and not (value and value.isprintable() and value == value.strip()):
         yield f'{value!r} is no name; give "auto", or printable text that neither starts nor ends with a space'

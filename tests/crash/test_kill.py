@@ -10,20 +10,22 @@ import pytest
 
 pytestmark = pytest.mark.crash
 
-ROUNDS = 200
+ROUNDS, STRIPED_ROUNDS = 200, 60
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_killed_at_200_random_moments_it_reopens_with_whole_verified_blocks_only(tmp_path):
-    command = [sys.executable, "-m", "tests.crash.zygote", tmp_path / "root", str(ROUNDS), "20261129"]
+@pytest.mark.parametrize(("n_rounds", "others"), [(ROUNDS, ()), (STRIPED_ROUNDS, ("x", "y"))], ids=["one", "striped"])
+def test_killed_at_random_moments_it_reopens_with_whole_verified_blocks_only(tmp_path, n_rounds, others):
+    folders = [tmp_path / other for other in others]
+    command = [sys.executable, "-m", "tests.crash.zygote", tmp_path / "root", str(n_rounds), "20261129", *folders]
     done = subprocess.run(command, cwd=REPOSITORY, env=os.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
-    assert report["rounds"] == ROUNDS
+    assert report["rounds"] == n_rounds
     assert report["bad"] == []  # every listed block is whole and verified
     assert report["lost"] == []  # every confirmed block is there
     assert report["orphans"] == []
     assert report["used_wrong"] == 0
     assert report["over"] == []
     assert report["folders"] == 1
-    assert report["with_blocks"] > ROUNDS / 2  # the kills did not all come before the first block
+    assert report["with_blocks"] > n_rounds / 2  # the kills did not all come before the first block

@@ -1,6 +1,7 @@
 """Forks a writer, kills it, and lets another fork read what it left; one line of JSON at the end.
 
-Run as a script: python zygote.py ROOT ROUNDS SEED. No thread runs here, so forking is safe.
+Run as a script: python zygote.py ROOT ROUNDS SEED [FOLDER ...]. No thread runs here, so forking is safe. Blocks are
+striped over ROOT and the folders.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ CAPACITY = 64 << 20
 HIGHEST = 1200  # block numbers, so that many are evicted and some written again
 
 
+OTHERS = tuple(map(Path, sys.argv[4:]))
+OPTIONS = {"capacity": CAPACITY, "layout": LAYOUT, "others": OTHERS, "file_slots": 24 if OTHERS else 4}
+"""Striped files have units on every folder, and extents that lie on two."""
+
+
 def write_for_ever(root: Path, log: int, rng: random.Random) -> None:
     """Store and evict as a manager does; tell the log what was confirmed, and what is about to go."""
-    disk = Disk(root, owner="writer", capacity=CAPACITY, n_arena=8, layout=LAYOUT)
+    disk = Disk(root, owner="writer", n_arena=8, **OPTIONS)
     pool = Pool("disk")
     pool.grow(disk.store.capacity().n_slots)
     pool.restore(disk.store.recovered)
@@ -59,7 +65,7 @@ def write_for_ever(root: Path, log: int, rng: random.Random) -> None:
 
 def look(root: Path, log_text: str) -> dict:
     """Open what is left and check every promise; what was found."""
-    disk = Disk(root, owner="reader", capacity=CAPACITY, n_arena=2, layout=LAYOUT)
+    disk = Disk(root, owner="reader", n_arena=2, **OPTIONS)
     recovered = {key.hash: slot for slot, key in disk.store.recovered}
     assert len(recovered) == len(disk.store.recovered), "a block twice"
     kept: dict[int, int] = {}
@@ -72,15 +78,15 @@ def look(root: Path, log_text: str) -> dict:
     lost = [n for n, slot in kept.items() if recovered.get(block(n).key.hash) != slot]
     numbers = {block(number).key.hash: number for number in range(HIGHEST)}
     bad = [slot for key, slot in recovered.items() if disk.read(slot, numbers[key]) != "ok"]
-    present = {path.name for path in disk.folder.glob("pool-*.kv")}
+    present = {path.name for other in (root, *OTHERS) for path in other.glob("*/*/rank-0/pool-*.kv")}
     listed = {f"pool-{number:05d}.kv" for number in disk.store._manifest.files()}  # after: one of `present` may be new
     disk.close()  # ends the growth, so that both sums below see the same files
-    used = used_bytes(root)
-    real = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    used = used_bytes(root, *OTHERS)
+    real = sum(path.stat().st_size for other in (root, *OTHERS) for path in other.glob("*/**/*") if path.is_file())
     return {
         "blocks": len(recovered), "lost": lost, "bad": bad, "used": used, "over": used > CAPACITY,
         "used_is_right": used == real, "orphans": sorted(present - listed - {f"pool-{len(listed):05d}.kv"}),
-        "confirmed": len(kept), "folders": len(list(root.glob("*/*/rank-0"))),
+        "confirmed": len(kept), "folders": max(len(list(other.glob("*/*/rank-0"))) for other in (root, *OTHERS)),
     }  # fmt: skip
 
 

@@ -178,10 +178,10 @@ def tensors():
 
 
 STEPS = [
-    "claim", "_quota", "DiskStore", "_PeerPoller", "make_driver", "make_arena", "make_device", "Movers",
+    "claim", "quota_of", "DiskStore", "_PeerPoller", "make_driver", "make_arena", "make_device", "Movers",
     "TransferEngine",
 ]  # fmt: skip
-IN_THE_STORE = ["_open_manifest", "Growth", "Peers", "open_runtime", "PoolFiles"]
+IN_THE_STORE = ["_open_manifest", "Growth", "Peers", "run_devices", "PoolFiles"]
 LATE = {
     "_Lane": "tenuto.transfers.engine._Lane",
     "IoThreads": "tenuto.tiers.disk.runtime.threaded.IoThreads",
@@ -272,6 +272,7 @@ def test_arena_and_device_have_one_driver(tmp_path, monkeypatch):
     drivers, had = [], []
     arena, device = worker_module.make_arena, worker_module.make_device
     monkeypatch.setattr(worker_module, "make_driver", lambda _: drivers.append(object()) or drivers[-1])
+    monkeypatch.setattr(worker_module, "tell_distance", lambda *_: None)
     monkeypatch.setattr(worker_module, "make_arena", lambda kv, n, driver: had.append(driver) or arena(kv, n, None))
     monkeypatch.setattr(worker_module, "make_device", lambda *given: had.append(given[-1]) or device(*given[:-1], None))
     worker = Worker(on_disk(tmp_path))

@@ -43,13 +43,13 @@ class Disk:
     def __init__(
         self, root: Path, *, owner: str = "", namespace: Namespace = NAMESPACE, capacity: int = 64 * EXTENT,
         file_slots: int = 4, n_arena: int = 16, n_threads: int = 2,
-        layout: ExtentLayout = LAYOUT, **options: object,
+        layout: ExtentLayout = LAYOUT, others: tuple[Path, ...] = (), **options: object,
     ) -> None:  # fmt: skip
         self.root = root
         self.layout = layout
         self.codec = ExtentCodec(layout, namespace.digest)
-        self.claim = claim(root, namespace, owner or f"engine-{next(_owners)}", 0)
-        settings = DiskSettings(Quota(root, capacity), file_slots * layout.extent_bytes, n_threads)
+        self.claim = claim(root, namespace, owner or f"engine-{next(_owners)}", 0, others=others)
+        settings = DiskSettings(Quota(root, capacity, others), file_slots * layout.extent_bytes, n_threads)
         self.store = DiskStore(self.claim, self.codec, settings, **options)
         self.arena = HostArena(n_arena, layout.extent_bytes)
         self.is_closed = False

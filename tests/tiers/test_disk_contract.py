@@ -42,5 +42,5 @@ if any(map(find_spec, ("nixl", "nixl_cu12", "nixl_cu13"))):
     class TestOnNixl(StoreContract):
         def make_store(self, codec, folder):
             return disk_store(
-                codec, folder, runtime=lambda home, settings: open_runtime(f"nixl+posix://{home}", settings)
+                codec, folder, runtime=lambda homes, settings: open_runtime(f"nixl+posix://{homes[0]}", settings)
             )

@@ -22,7 +22,7 @@ def faulty(made, **faults):
             setattr(made[0], name, value)
         return made[0]
 
-    return lambda folder, settings: open_runtime(f"file://{folder}", settings, wrap)
+    return lambda folders, settings: open_runtime(f"file://{folders[0]}", settings, wrap)
 
 
 def pool_file(disk, slot: int):

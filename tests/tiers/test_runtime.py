@@ -26,6 +26,7 @@ from tenuto.tiers.disk.runtime import (
     open_runtime,
 )
 from tenuto.tiers.disk.runtime.books import Submission
+from tenuto.tiers.disk.runtime.stripeset import read_place
 from tenuto.tiers.disk.runtime.striping import Striping
 
 pytestmark = pytest.mark.unit
@@ -228,8 +229,6 @@ def test_a_bad_url_gives_one_line(url, words):
 def test_folders_of_a_stripe_in_another_order_are_refused(tmp_path):
     striped(tmp_path).close()
     striped(tmp_path).close()
-    (tmp_path / "d/stripe.json").unlink()  # a disk that was replaced
-    striped(tmp_path).close()
     for names, settings in (("abdc", {}), ("abc", {}), ("abcde", {}), ("abcd", {"stripe_bytes": 2 * UNIT})):
         with pytest.raises(ConfigError, match="give the folders as before") as caught:
             striped(tmp_path, names, **settings)
@@ -237,6 +236,46 @@ def test_folders_of_a_stripe_in_another_order_are_refused(tmp_path):
     (tmp_path / "b/stripe.json").write_text("nonsense")
     with pytest.raises(ConfigError, match="can't be read"):
         striped(tmp_path)
+
+
+@pytest.mark.parametrize("name", "abcd")
+def test_a_folder_of_a_stripe_that_is_not_there_is_not_made_anew(tmp_path, name):
+    runtime = striped(tmp_path)
+    runtime.reserve("file", 4 * UNIT)
+    runtime.close()
+    (tmp_path / name).rename(tmp_path / "away")
+    (tmp_path / name).mkdir()  # where its disk was mounted
+    with pytest.raises(StoreError, match=f"/{name} is not the folder of the stripe that it was") as caught:
+        striped(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / name).iterdir())
+    (tmp_path / name).rmdir()
+    (tmp_path / "away").rename(tmp_path / name)
+    striped(tmp_path).close()
+
+
+def test_a_stripe_whose_maker_was_killed_half_way_is_made_again(tmp_path):
+    striped(tmp_path).close()
+    for name in "ab":
+        (tmp_path / name / "stripe.json").unlink()
+    striped(tmp_path).close()
+
+
+def test_folders_of_two_stripes_make_none(tmp_path):
+    for names in ("ab", "cd"):
+        runtime = striped(tmp_path, names)
+        runtime.reserve("file", 4 * UNIT)
+        runtime.close()
+    with pytest.raises(ConfigError, match="/d was number 2 of 2 with units of 4096 bytes in another stripe"):
+        striped(tmp_path, "ad")
+
+
+def test_a_stripe_that_is_mounted_elsewhere_is_the_same(tmp_path):
+    striped(tmp_path, "ab").close()
+    (tmp_path / "b").rename(tmp_path / "x")
+    runtime = open_runtime(f"striped://{tmp_path / 'a'},{tmp_path / 'x'}", RuntimeSettings(stripe_bytes=UNIT))
+    runtime.close()
+    assert read_place(tmp_path / "a").folders == (str(tmp_path / "a"), str(tmp_path / "x"))
 
 
 def test_a_file_knows_in_how_many_pieces_it_lies(tmp_path):

@@ -83,6 +83,10 @@ class Layered(Rig):
         assert rest == []
         self.loads.begin(plans, self.parts.device.mark())
 
+    def load_all(self):
+        for layer in range(N_LAYERS):
+            self.loads.load_layer(layer)
+
     def results(self, runner, n):
         """The causes by transfer, when `n` results have come."""
         found = {}
@@ -174,7 +178,7 @@ def test_a_harmed_layer_fails_its_block_alone_and_nothing_of_it_is_kept(make, la
     rig.memory.flip(1, SMALL.header_bytes + layer * SMALL.segment_bytes + 5)
     runs = [run_of(0), run_of(1)]
     rig.begin(read_of(1, BLOCKS[:2], [0, 1], [4, 5]), load_of(2, BLOCKS[:2], [4, 5], runs, after=(1,)))
-    rig.loads.load_all()
+    rig.load_all()
     failures = rig.loads.end()
     assert {index: failure.cause for index, failure in failures[2].items()} == {1: Cause.CORRUPT}
     assert rig.results(rig.loads, 2) == {1: {1: Cause.CORRUPT}, 2: {1: Cause.CORRUPT}}
@@ -189,7 +193,7 @@ def test_a_store_that_fails_in_the_middle_fails_what_it_did_not_bring(make):
     rig.begin(read_of(1, BLOCKS[:2], [0, 1], [4, 5]), load_of(2, BLOCKS[:2], [4, 5], runs, after=(1,)))
     rig.loads.load_layer(0)
     rig.store.fail("read", Cause.IO_ERROR)
-    rig.loads.load_all()
+    rig.load_all()
     causes = {index: failure.cause for index, failure in rig.loads.end().get(2, {}).items()}
     assert causes in ({}, {0: Cause.IO_ERROR, 1: Cause.IO_ERROR})  # all may have been on their way before
     assert rig.results(rig.loads, 2) == {1: causes, 2: causes}
@@ -204,7 +208,7 @@ def test_a_layer_that_does_not_come_in_time_gives_the_load_up_and_its_pages_are_
     rig.begin(read_of(1, BLOCKS[:1], [0], [2]), load_of(2, BLOCKS[:1], [2], [run_of(0)], after=(1,)))
     slow.wait_blocked("read")
     rig.device.clear()
-    rig.loads.load_all()
+    rig.load_all()
     assert {index: failure.cause for index, failure in rig.loads.end()[2].items()} == {0: Cause.TIMEOUT}
     assert rig.loads.poll() == []  # its host slot is still being written
     slow.let_go()
@@ -228,7 +232,7 @@ def test_a_load_that_is_withdrawn_leaves_the_others_alone(make):
     slow.wait_blocked("read")
     rig.loads.withdraw(2)
     slow.let_go()
-    rig.loads.load_all()
+    rig.load_all()
     assert list(rig.loads.end()) == [2]
     cancelled = {0: Cause.CANCELLED}
     assert rig.results(rig.loads, 4) == {1: cancelled, 2: cancelled, 3: {}, 4: {}}
@@ -253,7 +257,7 @@ def test_a_host_slot_with_another_block_is_not_loaded(make):
     rig.fill_host(5, BLOCKS[1])
     runs = [run_of(0), run_of(1)]
     rig.begin(load_of(1, [BLOCKS[2], BLOCKS[1]], [4, 5], runs))
-    rig.loads.load_all()
+    rig.load_all()
     assert {index: failure.cause for index, failure in rig.loads.end()[1].items()} == {0: Cause.CORRUPT}
     assert rig.results(rig.loads, 1) == {1: {0: Cause.CORRUPT}}
     expect_loaded(rig, BLOCKS[1:2], runs[1:])
@@ -264,7 +268,7 @@ def test_a_device_that_raises_is_a_failure_and_not_the_end(make, caplog):
     rig.fill_host(4, BLOCKS[0])
     rig.parts.device.scatter = None
     rig.begin(load_of(1, BLOCKS[:1], [4], [run_of(0)]))
-    rig.loads.load_all()
+    rig.load_all()
     assert {index: failure.cause for index, failure in rig.loads.end()[1].items()} == {0: Cause.IO_ERROR}
     assert rig.results(rig.loads, 1) == {1: {0: Cause.IO_ERROR}}
     assert "layer 0 of a load failed" in caplog.text
@@ -279,11 +283,11 @@ def test_steps_follow_each_other_while_the_last_ones_bytes_still_land(make):
     scatter = rig.parts.device.scatter
     rig.parts.device.scatter = lambda *args: (scatter(*args), landing)[1]
     rig.begin(load_of(1, BLOCKS[:1], [4], [run_of(0)]))
-    rig.loads.load_all()
+    rig.load_all()
     rig.loads.end()
     rig.parts.device.scatter = scatter
     rig.begin(load_of(2, BLOCKS[:1], [4], [run_of(1)]))
-    rig.loads.load_all()
+    rig.load_all()
     rig.loads.end()
     with rig.loads._threads.changed:
         assert rig.loads._threads.changed.wait_for(lambda: rig.loads._results, JOIN_S)
@@ -386,7 +390,7 @@ def test_what_is_stored_by_layers_is_loaded_by_layers(make):
     rig.results(rig.stores, 2)
     rig.device.clear()
     rig.begin(read_of(3, BLOCKS[:2], [5, 6], [0, 1]), load_of(4, BLOCKS[:2], [0, 1], runs, after=(3,)))
-    rig.loads.load_all()
+    rig.load_all()
     assert rig.loads.end() == {}
     rig.results(rig.loads, 2)
     for run in runs:
@@ -414,7 +418,7 @@ def test_only_what_waits_for_its_own_read_goes_layer_by_layer():
 def test_no_plans_mean_nothing(make):
     rig = make()
     rig.loads.begin([], None)
-    rig.loads.load_all()
+    rig.load_all()
     assert rig.loads.end() == {}
     rig.loads.withdraw(1)
     rig.stores.begin([])

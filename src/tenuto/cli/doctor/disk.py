@@ -19,9 +19,10 @@ from tenuto.errors import StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.tiers.disk.files import error_of
 from tenuto.tiers.disk.instance import is_network
-from tenuto.tiers.disk.quota import AUTO_SHARE
+from tenuto.tiers.disk.quota import AUTO_SHARE, Quota
 from tenuto.tiers.disk.runtime import IoRequest, Memory, Op, RuntimeSettings, run_devices
 from tenuto.tiers.disk.runtime.direct import DirectFiles
+from tenuto.tiers.disk.runtime.stripeset import faults_of, read_place
 
 UNIT = 1 << 20
 BATCH = 64
@@ -73,6 +74,30 @@ def check_space(folder: Path, free: int, ours: int = 0) -> Finding:
     if free < LEAST_FREE_BYTES:
         return fail("space", f"only {text}", fix)
     return warn("space", text, fix) if free < SMALL_FREE_BYTES else ok("space", text)
+
+
+def check_stripes(folder: Path) -> list[Finding]:
+    """The folders that a root is striped over, by its note; nothing for one that is not."""
+    try:
+        place = read_place(folder)
+    except StoreError as error:
+        return [fail("stripes", printable(str(error)), "empty all folders of the stripe, or choose others")]
+    if place is None:
+        return []
+    if place.index:
+        what = f"this is folder {place.index + 1} of a stripe"
+        return [fail("stripes", what, f"give the first, {printable(place.folders[0])}, as tiers.disk.path")]
+    if faults := faults_of(place):
+        fix = "mount its disk, or empty all folders of the stripe; until then the disk tier is off"
+        return [fail("stripes", printable(fault), fix) for fault in faults]
+    others = tuple(Path(name) for name in place.folders[1:])
+    n_devices = len({path.stat().st_dev for path in (folder, *others)})
+    systems = "1 file system" if n_devices == 1 else f"{n_devices} file systems"
+    capacity = size_text(Quota.auto(folder, others).capacity_bytes)
+    text = f'{1 + len(others)} folders on {systems}; capacity "auto" is {capacity} over all of them'
+    if n_devices <= len(others):
+        return [warn("stripes", text, "give one folder on each disk: stripes on one disk are no faster")]
+    return [ok("stripes", text)]
 
 
 def judge(rates: Rates) -> list[Finding]:

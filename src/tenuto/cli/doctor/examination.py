@@ -63,6 +63,7 @@ def examine(path: Path, begin: disk.Begin, moved: disk.Moved, top: Path = Path("
         "disk": [
             ("file system", lambda: disk.check_file_system(folder, file_system(folder))),
             ("space", lambda: disk.check_space(folder, shutil.disk_usage(folder).free, used_bytes(path))),
+            ("stripes", lambda: disk.check_stripes(path)),
             ("disk rates", rates),
         ],
         "software": [

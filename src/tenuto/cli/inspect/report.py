@@ -31,6 +31,9 @@ def show(root: Root, verdict: Verdict | None, console: Console) -> None:
         f"{size_text(sum(rank.allocated_bytes for rank in ranks))} allocated",
         "bold",
     )
+    if root.stripes.others:
+        _line(console, f"striped over it and {', '.join(map(str, root.stripes.others))}")
+    _lines(console, root.stripes.faults, "red")
     for model in root.models:
         _show_model(model, console)
     _lines(console, [f"{_relative(root, stray.path)}: {stray.why}" for stray in root.strays], "yellow")
@@ -42,6 +45,8 @@ def as_json(root: Root, verdict: Verdict | None) -> dict[str, Any]:
     """One object; sizes in bytes, times in UTC, paths under the root."""
     return {
         "root": printable(str(root.folder)),
+        "stripes": [printable(str(other)) for other in root.stripes.others],
+        "faults": root.stripes.faults,
         "models": [_model_json(root, model) for model in root.models],
         "strays": [{"path": _relative(root, stray.path), "why": stray.why} for stray in root.strays],
         "verified": None if verdict is None else _verdict_json(verdict),
@@ -143,7 +148,8 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _relative(root: Root, path: Path) -> str:
-    return printable(str(path.relative_to(root.folder)))
+    """Under the root; what lies in another folder of its stripe has its whole path."""
+    return printable(str(path.relative_to(root.folder) if path.is_relative_to(root.folder) else path))
 
 
 def _age(stamp: int | None) -> str:

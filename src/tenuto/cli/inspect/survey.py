@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,25 +12,19 @@ from pathlib import Path
 import msgspec
 
 from tenuto.cli.inspect.holders import Holder, Inode, holder_of
+from tenuto.cli.inspect.stripes import Stray, Stripes, find_stripes, strays, strays_in_stripes
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.tiers.disk.files import pool_file_name, pool_file_sizes
 from tenuto.tiers.disk.instance import instances, namespaces
 from tenuto.tiers.disk.listing import SUFFIXES, Listing, read_listing
 from tenuto.tiers.disk.manifest import NAME
+from tenuto.tiers.disk.runtime.stripeset import NAME as NOTE
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tokens import FORMAT_VERSION, Namespace
 
 _RANK = re.compile(r"rank-(0|[1-9][0-9]*)")
 _MANIFEST = frozenset(NAME + suffix for suffix in SUFFIXES)
 _MOST_BYTES = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Stray:
-    """A file or folder in the root that tenuto would not use, and why."""
-
-    path: Path
-    why: str
 
 
 @dataclass(slots=True)
@@ -50,6 +44,8 @@ class RankFolder:
     allocated_bytes: int = 0
     """Bytes of the pool files there are."""
     notes: list[str] = field(default_factory=list[str])
+    homes: tuple[Path, ...] = ()
+    """The model's folder, and that in each other folder of the stripe."""
 
     @property
     def name(self) -> str:
@@ -103,6 +99,7 @@ class Root:
     folder: Path
     models: list[Model] = field(default_factory=list[Model])
     strays: list[Stray] = field(default_factory=list[Stray])
+    stripes: Stripes = field(default_factory=Stripes)
 
     @property
     def ranks(self) -> list[RankFolder]:
@@ -118,7 +115,10 @@ def survey(folder: Path, held: frozenset[Inode] | None) -> Root:
     root = Root(folder)
     try:
         homes = namespaces(folder)
-        root.strays += _strays(folder, {"lock", *(home.name for home in homes)})
+        root.stripes = find_stripes(folder)
+        root.strays += strays(folder, {"lock", NOTE, *(home.name for home in homes)})
+        if not root.stripes.faults:
+            root.strays += strays_in_stripes(folder, root.stripes.others)
     except OSError as error:
         raise ConfigError(
             f"DIR: can't look into {folder} ({error.strerror}); give the folder that tiers.disk.path names"
@@ -136,11 +136,11 @@ def _survey_model(root: Root, home: Path, held: frozenset[Inode] | None) -> Mode
         model.notes.append("namespace.json is missing or not this folder's: which model it is can't be told")
     with _noting(model, home):
         found = instances(home)
-        root.strays += _strays(home, {"namespace.json", *(path.name for path in found)})
+        root.strays += strays(home, {"namespace.json", *(path.name for path in found)})
         for instance in found:
             with _noting(model, instance):
                 ranks = _ranks(instance)
-                root.strays += _strays(instance, {"owner", "split", *(path.name for path in ranks.values())})
+                root.strays += strays(instance, {"owner", "split", *(path.name for path in ranks.values())})
                 for number, path in sorted(ranks.items()):
                     with _noting(model, path):
                         model.ranks.append(_survey_rank(root, model, path, number, held))
@@ -153,16 +153,21 @@ def _ranks(instance: Path) -> dict[int, Path]:
 
 
 def _survey_rank(root: Root, model: Model, folder: Path, number: int, held: frozenset[Inode] | None) -> RankFolder:
-    rank = RankFolder(folder, number, holder_of(folder / "lock", held))
+    homes = (model.folder, *(other / model.folder.name for other in root.stripes.others))
+    rank = RankFolder(folder, number, holder_of(folder / "lock", held), homes=homes)
     try:
         _read_manifest(rank, model)
     except StoreError as error:
         rank.fault = "no manifest yet" if error.cause is Cause.MISSING else " ".join(str(error).split())
         rank.is_unreadable = error.cause is not Cause.MISSING
-    sizes = {pool_file_name(number): size for number, size in pool_file_sizes(folder).items()}
-    rank.allocated_bytes = sum(sizes.values())
-    root.strays += _strays(folder, {"lock", *_MANIFEST, *sizes})
-    if rank.listing is not None:
+    sizes: Counter[str] = Counter()
+    for home in homes:
+        part = home / rank.name
+        found = {pool_file_name(number): size for number, size in pool_file_sizes(part).items()}
+        root.strays += strays(part, {"lock", *_MANIFEST, *found}) if part.exists() else []
+        sizes.update(found)
+    rank.allocated_bytes = sizes.total()
+    if rank.listing is not None and not root.stripes.faults:
         root.strays += _compare_files(rank, rank.listing, sizes)
     return rank
 
@@ -216,13 +221,6 @@ def _namespace(home: Path) -> Namespace | None:
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
     return found if found and found.folder == home.name else None
-
-
-def _strays(folder: Path, known: set[str]) -> list[Stray]:
-    """What else lies in a folder."""
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries)
-    return [Stray(folder / name, "not tenuto's") for name in names if name not in known]
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import Dtype, ExtentLayout
 from tenuto.tiers.disk.files import PoolFiles, error_of
 from tenuto.tiers.disk.listing import Listing, Row, read_listing
-from tenuto.tiers.disk.runtime import IoRequest, Memory, Op, RuntimeSettings, move, run_devices
-from tenuto.tiers.disk.runtime.direct import DirectFiles
+from tenuto.tiers.disk.runtime import IoRequest, Memory, Op, RuntimeSettings, move
 from tenuto.tiers.disk.slotmap import SlotMap
+from tenuto.tiers.disk.store import open_files
 from tenuto.tokens import Namespace
 
 N_THREADS = 4
@@ -58,14 +58,14 @@ class Verdict:
 
 def verify(root: Root, moved: Moved) -> Verdict:
     """Read all blocks that `root` listed."""
-    verdict = Verdict()
+    verdict = Verdict(unread=list(root.stripes.faults))
     for model in root.models:
         verdict.unread += model.unread
         for rank in model.ranks:
             where = rank.folder.relative_to(root.folder)
             if rank.is_unreadable:
                 verdict.unread.append(f"{where}: {rank.fault}")
-            elif rank.listing is not None and rank.listing.rows:
+            elif rank.listing is not None and rank.listing.rows and not root.stripes.faults:
                 try:
                     reader = _Reader(rank, model, rank.listing)
                 except StoreError as error:
@@ -96,9 +96,9 @@ class _Reader:
         self._codecs: dict[int, ExtentCodec] = {}
         self._arena = HostArena(max(1, min(2 * N_THREADS, BATCH_BYTES // self._layout.extent_bytes)),
                                 self._layout.extent_bytes)  # fmt: skip
-        self._runtime = run_devices("file", [DirectFiles(rank.folder)], RuntimeSettings(n_threads=N_THREADS))
+        self._runtime = open_files(rank.homes, RuntimeSettings(n_threads=N_THREADS))
         self._region = self._runtime.register_memory(Memory.of(self._arena.view))
-        self._files = PoolFiles(self._runtime, "", is_writable=False)
+        self._files = PoolFiles(self._runtime, rank.name, is_writable=False)
 
     def failures(self, moved: Moved) -> Iterator[tuple[Row, StoreError]]:
         """Every row whose extent is not whole, and why."""

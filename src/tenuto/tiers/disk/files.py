@@ -33,8 +33,10 @@ def pool_file_name(number: int) -> str:
 
 
 def pool_file_sizes(folder: Path) -> dict[int, int]:
-    """Bytes of each pool file there is; 0 for what only has such a name, as a link that leads nowhere."""
+    """Bytes of each pool file there is, none without the folder; 0 for what only has such a name, as a dead link."""
     sizes: dict[int, int] = {}
+    if not folder.exists():
+        return sizes
     for path in folder.iterdir():
         if match := _NAME.fullmatch(path.name):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile

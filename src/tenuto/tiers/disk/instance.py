@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tenuto.errors import ConfigError, store_error
+from tenuto.tiers.disk.runtime.stripeset import UNIT_BYTES, read_place, settle
 from tenuto.tokens import Namespace
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -33,15 +34,25 @@ _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "lustre", "ceph", "beegfs", "gp
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """This process writes `folder` (``.../<instance>/rank-<r>``) while `lock_fd` is open."""
+    """This process writes `folder` (``.../<instance>/rank-<r>``) while `lock_fd` is open.
+
+    `others`: the further folders that its pool files are striped over, beside the root.
+    """
 
     folder: Path
     lock_fd: int
+    others: tuple[Path, ...] = ()
 
     @property
     def instance(self) -> Path:
         """The folder that all ranks of the engine share."""
         return self.folder.parent
+
+    @property
+    def homes(self) -> tuple[Path, ...]:
+        """The namespace's folder under the root, and that in each other folder of the stripe."""
+        home = self.instance.parent
+        return (home, *(other / home.name for other in self.others))
 
 
 @contextmanager
@@ -59,18 +70,23 @@ def root_lock(root: Path) -> Generator[None]:
         os.close(fd)
 
 
-def claim(root: Path, namespace: Namespace, owner: str, rank: int, split: str = "tp1") -> Claim:
+def claim(
+    root: Path, namespace: Namespace, owner: str, rank: int, split: str = "tp1", others: tuple[Path, ...] = ()
+) -> Claim:
     """Take a folder for rank `rank` of engine `owner`: its own, a dead engine's of the same `split`, or a new one.
 
-    `split` says how the ranks of an engine share a block: a folder's extents are of no use to another.
+    `split` says how the ranks of an engine share a block: a folder's extents are of no use to another. Pool files
+    are striped over the root and `others`, which must be what they have been since the first engine.
 
-    Raises `ConfigError` naming the setting when the root can't be written, `StoreError` for a reason that may pass.
+    Raises `ConfigError` naming the setting when a folder can't be written, `StoreError` for a reason that may pass.
     """
     try:
         home = root / namespace.folder
         root.mkdir(parents=True, exist_ok=True)
         with root_lock(root):
-            home.mkdir(exist_ok=True)
+            _settle(root, others)
+            for folder in (home, *(other / home.name for other in others)):
+                folder.mkdir(exist_ok=True)
             described = msgspec.json.format(msgspec.json.encode(namespace.describe()))
             (home / "namespace.json").write_bytes(described + b"\n")
             instance = _find(home, owner, rank, split) or _new(home)
@@ -82,7 +98,7 @@ def claim(root: Path, namespace: Namespace, owner: str, rank: int, split: str = 
             if not _try_lock(fd):
                 os.close(fd)
                 raise ConfigError(f"tiers.disk.path: {folder} is in use by another process")
-            return Claim(folder, fd)
+            return Claim(folder, fd, others)
     except OSError as error:
         if error.errno in _PASSING:
             raise store_error(error, f"claim a folder under {root}") from error
@@ -122,12 +138,27 @@ def is_alive(instance: Path) -> bool:
     return any(_is_locked(lock) for lock in instance.glob("rank-*/lock"))
 
 
-def remove_dead(instance: Path) -> None:
-    """Delete a dead instance's folder. Hold the root lock."""
-    shutil.rmtree(instance, ignore_errors=True)
+def remove_dead(instance: Path, others: tuple[Path, ...] = ()) -> None:
+    """Delete a dead instance's folders, those in the other folders of a stripe first. Hold the root lock."""
+    home = instance.parent
+    parts = [other / home.name / instance.name for other in others]
+    for folder in (*parts, instance):  # what is cut short meanwhile is still found and listed
+        shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # the namespace folder goes with its last instance
-        if not instances(instance.parent):
-            shutil.rmtree(instance.parent)
+        if not instances(home):
+            for folder in (*(part.parent for part in parts), home):
+                shutil.rmtree(folder)
+
+
+def left_over(root: Path, others: tuple[Path, ...]) -> list[Path]:
+    """Instance folders in the other folders of a stripe that are in the root no more."""
+    return [
+        part
+        for other in others
+        for home in namespaces(other)
+        for part in instances(home)
+        if not os.path.lexists(root / home.name / part.name)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +198,19 @@ def is_network(path: Path) -> bool:
     """Whether `path` lies on a network file system, where SQLite's WAL does not work."""
     kind = file_system(path)
     return kind in _NETWORK or kind.startswith("fuse.")
+
+
+def _settle(root: Path, others: tuple[Path, ...]) -> None:
+    """See that the folders are used as they were before, and clear what a killed removal left. The lock is held."""
+    if others:
+        settle("tiers.disk.stripes", (root, *others), UNIT_BYTES, lambda folder: not namespaces(folder))
+        for part in left_over(root, others):
+            shutil.rmtree(part, ignore_errors=True)
+    elif (place := read_place(root)) is not None:
+        raise ConfigError(
+            f"tiers.disk.path: {root} is folder {place.index + 1} of a stripe over {', '.join(place.folders)}; "
+            "give the first as path and the others as tiers.disk.stripes, or choose another folder"
+        )
 
 
 def _find(home: Path, owner: str, rank: int, split: str) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,19 +25,25 @@ _MANIFEST_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """At most `capacity_bytes` under `root`, over all namespaces and instances."""
+    """At most `capacity_bytes` under `root` and the `others` of its stripe, over all namespaces and instances."""
 
     root: Path
     capacity_bytes: int
+    others: tuple[Path, ...] = ()
 
     @staticmethod
-    def auto(root: Path) -> Quota:
+    def auto(root: Path, others: tuple[Path, ...] = ()) -> Quota:
         """The default: a share of what is free or already used by tenuto. Raises `StoreError`."""
-        return Quota(root, int(AUTO_SHARE * _free_or_ours(root)))
+        return Quota(root, int(AUTO_SHARE * _free_or_ours((root, *others))), others)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """All of the stripe, or the root alone."""
+        return (self.root, *self.others)
 
     def reachable_bytes(self) -> int:
-        """The capacity, or what the disk can give us if that is less. Raises `StoreError`."""
-        return min(self.capacity_bytes, _free_or_ours(self.root))
+        """The capacity, or what the disks can give us if that is less. Raises `StoreError`."""
+        return min(self.capacity_bytes, _free_or_ours(self.folders))
 
     def has_room(self, more_bytes: int, mine: Path, *, is_needed: bool) -> bool:
         """Whether `more_bytes` fit, after removing folders of dead engines if need be.
@@ -48,15 +55,14 @@ class Quota:
         spare = min(_MANIFEST_BYTES, self.capacity_bytes // 16)
 
         def fits() -> bool:
-            disk = os.statvfs(self.root)
-            free = disk.f_bavail * disk.f_frsize - _KEEP_FREE * disk.f_blocks * disk.f_frsize
-            return used_bytes(self.root) + more_bytes + spare <= self.capacity_bytes and more_bytes <= free
+            free = _evenly(self.folders, lambda disk: disk.f_bavail - _KEEP_FREE * disk.f_blocks)
+            return used_bytes(*self.folders) + more_bytes + spare <= self.capacity_bytes and more_bytes <= free
 
         return self._make_room(fits, mine, is_needed=is_needed)
 
     def is_kept(self, mine: Path) -> bool:
         """Whether no more than the capacity is used, after removing folders of dead engines if need be."""
-        return self._make_room(lambda: used_bytes(self.root) <= self.capacity_bytes, mine, is_needed=False)
+        return self._make_room(lambda: used_bytes(*self.folders) <= self.capacity_bytes, mine, is_needed=False)
 
     def _make_room(self, fits: Callable[[], bool], mine: Path, *, is_needed: bool) -> bool:
         now = time.time()
@@ -71,22 +77,28 @@ class Quota:
         while not fits():
             if not idle:
                 return False
-            remove_dead(idle.pop(0)[2])
+            remove_dead(idle.pop(0)[2], self.others)
         return True
 
 
-def _free_or_ours(root: Path) -> int:
+def _free_or_ours(folders: tuple[Path, ...]) -> int:
     try:
-        disk = os.statvfs(root)
-        return disk.f_bavail * disk.f_frsize + used_bytes(root)
+        return int(_evenly(folders, lambda disk: disk.f_bavail)) + used_bytes(*folders)
     except OSError as error:
-        raise store_error(error, f"look at {root}") from error
+        raise store_error(error, f"look at {', '.join(map(str, folders))}") from error
 
 
-def used_bytes(root: Path) -> int:
-    """Bytes of tenuto's files under `root`; reserved space counts whole. Whatever else lies there is not counted."""
+def _evenly(folders: tuple[Path, ...], blocks: Callable[[os.statvfs_result], float]) -> float:
+    """Bytes that fit when all folders get the same; those of one file system share its `blocks`."""
+    n_sharing = Counter(folder.stat().st_dev for folder in folders)
+    disks = {folder.stat().st_dev: os.statvfs(folder) for folder in folders}
+    return min(blocks(disk) * disk.f_frsize * len(folders) / n_sharing[device] for device, disk in disks.items())
+
+
+def used_bytes(*roots: Path) -> int:
+    """Bytes of tenuto's files under `roots`; reserved space counts whole. Whatever else lies there is not counted."""
     total = 0
-    folders = namespaces(root)
+    folders = [home for root in roots for home in namespaces(root)]
     while folders:
         with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:

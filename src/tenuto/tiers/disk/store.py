@@ -19,30 +19,34 @@ from tenuto.tiers.disk.instance import Claim, is_network
 from tenuto.tiers.disk.manifest import Manifest
 from tenuto.tiers.disk.peers import Peers
 from tenuto.tiers.disk.quota import Quota
-from tenuto.tiers.disk.runtime import File, IoRequest, Memory, Op, RuntimeSettings, StorageRuntime, move, open_runtime
+from tenuto.tiers.disk.runtime import File, IoRequest, Memory, Op, RuntimeSettings, StorageRuntime, move, run_devices
+from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO
 from tenuto.tokens import FORMAT_VERSION, BlockHash, BlockKey
 
 logger = logging.getLogger(__name__)
 
-OpenRuntime = Callable[[Path, RuntimeSettings], StorageRuntime]
-"""From the folder that pool files lie below."""
+OpenRuntime = Callable[[tuple[Path, ...], RuntimeSettings], StorageRuntime]
+"""From the folder that pool files lie below, or those that they are striped over."""
 
 _Check = Callable[[memoryview, BlockHash], None]
 """Takes an extent and the hash that it must have."""
 
 _JOIN_S = 5.0
+_LEAST_OPEN_FILES = 64  # of each folder of a stripe
 
 
-def open_files(folder: Path, settings: RuntimeSettings) -> StorageRuntime:
-    """The runtime of a plain folder."""
-    return open_runtime(f"file://{folder.absolute()}", settings)
+def open_files(folders: tuple[Path, ...], settings: RuntimeSettings) -> StorageRuntime:
+    """Threads with direct I/O: of a plain folder, or striped."""
+    most = max(_LEAST_OPEN_FILES, settings.max_open_files // len(folders))
+    devices = [DirectFiles(folder.absolute(), most) for folder in folders]
+    return run_devices("striped" if len(devices) > 1 else "file", devices, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSettings:
-    """`file_bytes` is the largest size of a pool file; `n_threads` do all reads and writes."""
+    """`file_bytes` is the largest size of a pool file; `n_threads` for each folder do all reads and writes."""
 
     quota: Quota
     file_bytes: int = 1 << 30
@@ -69,7 +73,7 @@ class DiskStore:
         self._extent_bytes = codec.layout.extent_bytes
         home = claim.instance.parent
         with ExitStack() as undo:
-            self.runtime = runtime(home, RuntimeSettings(n_threads=settings.n_threads))
+            self.runtime = runtime(claim.homes, RuntimeSettings(n_threads=settings.n_threads))
             undo.callback(self.runtime.close)
             self._files = PoolFiles(self.runtime, claim.folder.relative_to(home).as_posix())
             meta = _meta(codec)

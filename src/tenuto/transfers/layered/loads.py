@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -48,7 +49,6 @@ class _Step:
     """What puts each layer into pages; None until it is queued."""
     layer_bytes: int
     n_claimed: int = 0
-    n_read: int = 0
     n_moving: int = 0
     """Layers that a thread has in hand."""
     n_touching: int = 0
@@ -62,7 +62,10 @@ class _Step:
     is_given_up: bool = False
     has_ended: bool = False
     is_landing: bool = False
+    n_reading: int = 0
+    reading_since: float = 0.0
     read_s: float = 0.0
+    """In which at least one layer was being read."""
 
     def may_claim(self, n_ahead: int) -> bool:
         """Whether the next layer may go, not more than so many beyond the one that is waited for."""
@@ -127,11 +130,6 @@ class LayeredLoads:
         if landing is not None:
             landing.fence()
         step.fenced.add(layer)
-
-    def load_all(self) -> None:
-        """All layers at once, for an engine that will not ask."""
-        for layer in range(self._parts.n_layers):
-            self.load_layer(layer)
 
     def end(self) -> dict[int, Failures]:
         """The forward is queued: the failures, by the id of the load. Results follow when all bytes have landed.
@@ -233,7 +231,7 @@ class LayeredLoads:
         for volume, parts in by_volume.items():
             items = list(itertools.chain.from_iterable(items for _, _, items in parts))
             n_bytes = len(items) * self._parts.codec.layout.segment_bytes
-            with span("load", layer=layer, n_bytes=n_bytes):
+            with self._reading(step), span("load", layer=layer, n_bytes=n_bytes):
                 failures = self._parts.needed_store().read(items, volume, (layer, layer + 1))
             with self._threads.changed:
                 self.n_reads += 1
@@ -243,9 +241,22 @@ class LayeredLoads:
                     at += len(its)
         with self._threads.changed:
             step.is_open = True
-            step.n_read += 1
-            step.read_s = self._parts.clock() - step.began
             self._threads.changed.notify_all()
+
+    @contextmanager
+    def _reading(self, step: _Step) -> Generator[None]:
+        """Counts the time in which something is read; what waits for the engine is none of the store's."""
+        with self._threads.changed:
+            if not step.n_reading:
+                step.reading_since = self._parts.clock()
+            step.n_reading += 1
+        try:
+            yield
+        finally:
+            with self._threads.changed:
+                step.n_reading -= 1
+                if not step.n_reading:
+                    step.read_s += self._parts.clock() - step.reading_since
 
     def _into_pages(self, step: _Step, layer: int) -> Landing:
         with self._threads.changed:
@@ -269,13 +280,12 @@ class LayeredLoads:
         for landing in step.layers:
             if landing is not None:
                 landing.wait()
-        seconds = self._parts.clock() - step.began
         extent_bytes = self._parts.codec.layout.extent_bytes
         results: list[TransferResult] = []
         for load in step.loads:
             if load.plan.read is not None:
                 results.append(result(load.plan.read, load.failures, extent_bytes, step.read_s))
-            results.append(result(load.plan.load, load.failures, extent_bytes, seconds - step.read_s))
+            results.append(result(load.plan.load, load.failures, extent_bytes, 0.0))  # what computing hid is no cost
         with self._threads.changed:
             self._results += results
             self._steps.remove(step)

@@ -51,6 +51,7 @@ class DirectFiles:
         """See `Device`."""
         path = self.root / name
         try:
+            self.root.stat()  # one that is gone, as a disk's mount may be, is not made anew on another disk
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:

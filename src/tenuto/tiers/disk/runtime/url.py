@@ -15,7 +15,7 @@ from tenuto.tiers.disk.runtime.device import Device
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.runtime.memory import MemoryFiles
 from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, load_nixl, missing_for
-from tenuto.tiers.disk.runtime.stripeset import check_places
+from tenuto.tiers.disk.runtime.stripeset import NAME, UNIT_BYTES, settle
 from tenuto.tiers.disk.runtime.striping import Striping
 from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 
@@ -30,7 +30,7 @@ class RuntimeSettings:
     n_threads: int = 8
     max_in_flight: int = 1024
     alignment_bytes: int = 4096
-    stripe_bytes: int = 1 << 20
+    stripe_bytes: int = UNIT_BYTES
     max_open_files: int = 512
 
 
@@ -106,9 +106,14 @@ def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevi
     folders = [_folder(url, part.strip()) for part in rest.split(",")]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ConfigError(f"{url}: a folder is there twice")
-    check_places(url, folders, settings.stripe_bytes)
+    settle(url, folders, settings.stripe_bytes, _is_empty)
     devices = [wrap(DirectFiles(folder, settings.max_open_files)) for folder in folders]
     return run_devices("striped", devices, settings)
+
+
+def _is_empty(folder: Path) -> bool:
+    """But for a note, or one that was being written."""
+    return all(path.name.startswith(NAME) for path in folder.iterdir())
 
 
 def _open_nixl(url: str, rest: str, settings: RuntimeSettings, _: WrapDevice) -> StorageRuntime:
