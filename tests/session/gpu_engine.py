@@ -42,6 +42,12 @@ class SlowStore(MemoryStore):
     def read(self, items, volume=""):
         return self._slowly(partial(super().read, volume=volume), items)
 
+    def attach(self, arena):
+        """Nothing is registered."""
+
+    def detach(self):
+        """Nor given up."""
+
     def close(self):
         """Nothing is open."""
 

@@ -32,7 +32,7 @@ class ExtentCodec:
         n_runs = layout.n_layers * layout.n_heads
         self._sums = struct.Struct(f"<{n_runs}Q")
         self._runs = [
-            (start + head * layout.run_bytes, start + (head + 1) * layout.run_bytes)
+            slice(start + head * layout.run_bytes, start + (head + 1) * layout.run_bytes)
             for layer in range(*layout.layers)
             for start in (layout.layer_range(layer)[0],)
             for head in range(layout.n_heads)
@@ -55,20 +55,17 @@ class ExtentCodec:
 
     def seal(self, buffer: memoryview) -> None:
         """Fill in the sums of every run, then that of the header."""
-        digest = xxhash.xxh3_64_intdigest
-        sums = [digest(buffer[start:stop]) for start, stop in self._runs]
-        self._sums.pack_into(buffer, self.layout.sums_offset, *sums)
+        self._sums.pack_into(buffer, self.layout.sums_offset, *self._run_sums(buffer))
         _SUM.pack_into(buffer, _SUM_OFFSET, self._header_sum(buffer))
 
     def verify(self, buffer: memoryview, expected: BlockHash) -> None:
         """Raise `StoreError` (CORRUPT) unless this is a whole sealed extent of block `expected`."""
         self.verify_header(buffer, expected)
-        digest = xxhash.xxh3_64_intdigest
-        sums = self._sums.unpack_from(buffer, self.layout.sums_offset)
-        for index, ((start, stop), stored) in enumerate(zip(self._runs, sums, strict=True)):
-            if digest(buffer[start:stop]) != stored:
-                layer, head = divmod(index, self.layout.n_heads)
-                raise StoreError(Cause.CORRUPT, f"sum of layer {layer}, head {head} does not match")
+        stored, found = self._sums.unpack_from(buffer, self.layout.sums_offset), self._run_sums(buffer)
+        if found != stored:
+            index = next(index for index, pair in enumerate(zip(found, stored, strict=True)) if pair[0] != pair[1])
+            layer, head = divmod(index, self.layout.n_heads)
+            raise StoreError(Cause.CORRUPT, f"sum of layer {layer}, head {head} does not match")
 
     def verify_header(self, buffer: memoryview, expected: BlockHash) -> None:
         """Raise `StoreError` (CORRUPT) unless the header is sealed and is block `expected`'s."""
@@ -98,6 +95,9 @@ class ExtentCodec:
         tokens = bytes(buffer[FIXED_BYTES : layout.sums_offset])
         extra = bytes(buffer[layout.extra_offset : layout.extra_offset + n_extra])
         return TokenBlock(key, fields[9], tokens, extra)
+
+    def _run_sums(self, buffer: memoryview) -> tuple[int, ...]:
+        return tuple(map(xxhash.xxh3_64_intdigest, map(buffer.__getitem__, self._runs)))
 
     def _header_sum(self, buffer: memoryview) -> int:
         """xxh3-64 of the header with its own field zero; never 0."""

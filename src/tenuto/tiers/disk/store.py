@@ -19,7 +19,18 @@ from tenuto.tiers.disk.instance import Claim, is_network
 from tenuto.tiers.disk.manifest import Manifest
 from tenuto.tiers.disk.peers import Peers
 from tenuto.tiers.disk.quota import Quota
-from tenuto.tiers.disk.runtime import File, IoRequest, Memory, Op, RuntimeSettings, StorageRuntime, move, run_devices
+from tenuto.tiers.disk.runtime import (
+    File,
+    IoRequest,
+    Memory,
+    Op,
+    Region,
+    RuntimeSettings,
+    StorageRuntime,
+    move,
+    run_devices,
+)
+from tenuto.tiers.disk.runtime.contract import address_of
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO
@@ -68,6 +79,7 @@ class DiskStore:
         self._claim = claim
         self._codec = codec
         self._extent_bytes = codec.layout.extent_bytes
+        self._attached: Region | None = None
         home = claim.instance.parent
         with ExitStack() as undo:
             self.runtime = runtime(claim.homes, RuntimeSettings(n_threads=settings.n_threads))
@@ -86,6 +98,19 @@ class DiskStore:
             self._growth.used(self._manifest.n_blocks)
             self._growth.start()
             undo.pop_all()
+
+    def attach(self, arena: memoryview) -> None:
+        """Register the memory that buffers will lie in, once; any others, and what can't be, with each item."""
+        try:
+            self._attached = self.runtime.register_memory(Memory.of(arena))
+        except StoreError as error:
+            logger.warning("tenuto: %s: host memory is registered with each block: %s", self.runtime.caps.name, error)
+
+    def detach(self) -> None:
+        """Give it up again. Not while a `read` or `write` runs."""
+        attached, self._attached = self._attached, None
+        if attached is not None:
+            self.runtime.unregister_memory(attached)
 
     def capacity(self) -> Capacity:
         """See `Store`."""
@@ -138,6 +163,7 @@ class DiskStore:
             closing.callback(os.close, self._claim.lock_fd)
             closing.callback(self._manifest.close)
             closing.callback(self.runtime.close)
+            closing.callback(self.detach)
             closing.callback(self._files.close)
             closing.callback(self.peers.close)
             for cleaner in self._cleaning:
@@ -157,18 +183,28 @@ class DiskStore:
             except StoreError as error:
                 errors[index] = error
                 continue
-            region = self.runtime.register_memory(Memory.of(item.buffer))
-            verify = partial(codec.verify, item.buffer, item.key.hash)
-            work = verify if op is Op.READ else partial(codec.seal, item.buffer)
-            requests[index] = IoRequest(op, file, offset, region, 0, self._extent_bytes, work)
+            region, at = self._region(item.buffer)
+            is_read = op is Op.READ
+            work = partial(codec.verify, item.buffer, item.key.hash) if is_read else partial(codec.seal, item.buffer)
+            requests[index] = IoRequest(op, file, offset, region, at, self._extent_bytes, work)
         try:
             states = move(self.runtime, list(requests.values()))
         finally:
             for request in requests.values():
-                self.runtime.unregister_memory(request.region)
+                if request.region is not self._attached:
+                    self.runtime.unregister_memory(request.region)
         for index, state in zip(requests, states, strict=True):
             errors[index] = error_of(state, self._extent_bytes)
         return errors if volume == OWN else [_of_peer(volume, error) for error in errors]
+
+    def _region(self, buffer: memoryview) -> tuple[Region, int]:
+        """What a buffer is registered as, and where in it."""
+        address, attached = address_of(buffer), self._attached
+        if attached is not None:
+            at = address - attached.memory.address
+            if 0 <= at <= attached.memory.n_bytes - len(buffer):
+                return attached, at
+        return self.runtime.register_memory(Memory(address, len(buffer), buffer=buffer)), 0
 
     def _place(self, volume: str, slot: int) -> tuple[File, int]:
         """Where a slot begins. Raises `StoreError`."""
