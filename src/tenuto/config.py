@@ -28,6 +28,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)\s*")
 Size = Annotated[str | int, msgspec.Meta(title="size")]
 SizeOrAuto = Annotated[str | int, msgspec.Meta(title='size or "auto"')]
 Folder = Annotated[str, msgspec.Meta(title="folder")]
+File = Annotated[str, msgspec.Meta(title="file")]
 Folders = Annotated[tuple[str, ...], msgspec.Meta(title="folders")]
 DiskRuntime = Literal["file", "striped", "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"]
 Name = Annotated[str, msgspec.Meta(title="name")]
@@ -112,10 +113,18 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a tier that keeps failing is left alone before it is tried again."""
     cache_generated: bool = True
     """Keep the blocks of generated tokens too, not only those of prompts."""
+    onboard: Literal["auto", "async", "layered"] = "async"
+    """How hits are loaded. "async": a request waits until all of it is there, and others go on. "layered": its forward
+    begins at once, and each layer waits for its own bytes. "auto": "layered" while no other request would wait.
+    """
+    layers_ahead: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    """Layers that a layered load is ahead of the one that is waited for, at most."""
     cost_gate: bool = True
     """Load only as much of a hit as brings the first token sooner, by measured rates; false: all of it, always."""
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     """Port for Prometheus; the ranks of data parallelism take it and the next ones. 0: none."""
+    trace_file: File = ""
+    """Where each worker writes what took its time, for Perfetto: FILE-rank0.json and so on, when it ends; empty: no."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -259,8 +268,8 @@ def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
                 yield f"{value} is out of range; give {least} to {most}"
         case _:
             pass
-    if leaf.type in (Folder, Folders) and "\0" in "".join(value):
-        yield "has a zero byte in it; give the path of a folder"
+    if leaf.type in (Folder, Folders, File) and "\0" in "".join(value):
+        yield f"has a zero byte in it; give the path of a {'file' if leaf.type == File else 'folder'}"
     if leaf.type == Folders and not all(value):
         yield "one of them is empty; give the path of a folder"
     if leaf.type == Name and not (value and value.isprintable() and value == value.strip()):

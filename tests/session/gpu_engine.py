@@ -35,18 +35,13 @@ class SlowStore(MemoryStore):
         super().__init__(codec, n_slots)
         self._pause = pause
         self.recovered, self.peers = [], SimpleNamespace(news=dict)
+        self.buffers = SimpleNamespace(attach=lambda arena: None, detach=lambda: None)
 
     def write(self, items):
         return self._slowly(super().write, items)
 
     def read(self, items, volume=""):
         return self._slowly(partial(super().read, volume=volume), items)
-
-    def attach(self, arena):
-        """Nothing is registered."""
-
-    def detach(self):
-        """Nor given up."""
 
     def close(self):
         """Nothing is open."""

@@ -30,8 +30,8 @@ class GatedModel(SessionModel):
         self.most = None
         choose = self.gate.choose
 
-        def at_most(hit, n_have, n_tokens, *others):
-            n = choose(hit, n_have, n_tokens, *others)
+        def at_most(situation, queued, **how):
+            n = choose(situation, queued, **how)
             return n if self.most is None else min(n, self.most)
 
         self.gate.choose = at_most

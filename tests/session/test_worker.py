@@ -12,6 +12,7 @@ from tenuto.config import load_config
 from tenuto.connectors.session import Leader, Progress, Setup, Worker
 from tenuto.connectors.session import worker as worker_module
 from tenuto.errors import Cause, ConfigError, StoreError
+from tenuto.traces import is_recording, read_trace
 from tests.session.session_rig import BLOCK, LAYOUT, NAMESPACE, PAGE, View
 
 pytestmark = pytest.mark.unit
@@ -278,3 +279,44 @@ def test_arena_and_device_have_one_driver(tmp_path, monkeypatch):
     worker.register(tensors())
     worker.shutdown()
     assert had == 2 * drivers
+
+
+def test_a_trace_tells_what_the_worker_did(tmp_path):
+    runtime = {"trace_file": str(tmp_path / "run.json")}
+    config = load_config({"tiers": {"host": {"capacity": 16 * LAYOUT.extent_bytes}}, "runtime": runtime})
+    setup = Setup(config, NAMESPACE, LAYOUT, PAGE, "e")
+    leader, worker = Leader(setup), Worker(setup, rank=3, engine_index=1)
+    worker.register([torch.randn(16, 1, PAGE, 32) for _ in range(2)])
+    leader.connect({3: worker.handshake()})
+    plan = plan_of(leader)
+    worker.before_forward(plan)
+    worker.begin_step(plan)
+    worker.end_forward(plan)
+    hear(leader, worker)
+    worker.shutdown()
+    (gather,) = [found for found in read_trace(tmp_path / "run-dp1-rank3.json") if found.name == "gather"]
+    assert gather.n_bytes == 3 * LAYOUT.payload_bytes
+    assert not is_recording()
+
+
+def test_a_trace_that_cannot_be_written_is_one_line_and_no_more(tmp_path, caplog):
+    config = load_config({
+        "tiers": {"host": {"capacity": 16 * LAYOUT.extent_bytes}},
+        "runtime": {"trace_file": str(tmp_path / "none" / "run")},
+    })  # fmt: skip
+    worker = Worker(Setup(config, NAMESPACE, LAYOUT, PAGE, "e"))
+    worker.register([torch.randn(16, 1, PAGE, 32) for _ in range(2)])
+    worker.shutdown()
+    (line,) = [text for text in caplog.messages if "trace" in text]
+    assert line.startswith(f"tenuto: no trace at {tmp_path}/none/run-rank0.json (")
+
+
+def test_a_worker_that_does_not_start_leaves_no_recorder():
+    config = load_config({
+        "tiers": {"host": {"capacity": 16 * LAYOUT.extent_bytes}}, "runtime": {"trace_file": "~nobody-here/run"},
+    })  # fmt: skip
+    worker = Worker(Setup(config, NAMESPACE, LAYOUT, PAGE, "e"))
+    with pytest.raises(ConfigError, match=r"^runtime\.trace_file: "):
+        worker.register([torch.randn(16, 1, PAGE, 32) for _ in range(2)])
+    worker.shutdown()
+    assert not is_recording()

@@ -243,7 +243,7 @@ def test_memory_that_is_attached_is_registered_once(open_disk):
     disk.wait_slots(4)
     files = MemoryWatch(disk.store.runtime.devices[0])
     disk.store.runtime.devices = (files,)
-    disk.store.attach(disk.arena.view)
+    disk.store.buffers.attach(disk.arena.view)
     assert disk.write((0, 0), (1, 1)) == []
     assert [disk.read(slot, slot) for slot in (0, 1)] == ["ok", "ok"]
     assert (files.n_attached, files.n_detached) == (1, 0)
@@ -251,8 +251,8 @@ def test_memory_that_is_attached_is_registered_once(open_disk):
     assert disk.store.read([SlotIO(0, block(0).key, elsewhere.slot(0))]) == []
     assert bytes(elsewhere.slot(0)[disk.layout.header_bytes :]) == payload(block(0).key.hash)
     assert (files.n_attached, files.n_detached) == (2, 1)
-    disk.store.detach()
-    disk.store.detach()
+    disk.store.buffers.detach()
+    disk.store.buffers.detach()
     assert (files.n_attached, files.n_detached) == (2, 2)
     assert disk.read(1, 1) == "ok"
 
@@ -266,7 +266,7 @@ def test_memory_that_can_not_be_attached_is_registered_with_each_item(open_disk,
 
     with monkeypatch.context() as patch:
         patch.setattr(disk.store.runtime, "register_memory", refuse)
-        disk.store.attach(disk.arena.view)
+        disk.store.buffers.attach(disk.arena.view)
     assert our_log()[-1].getMessage() == "tenuto: file: host memory is registered with each block: too large"
     assert disk.write((0, 0)) == []
     assert disk.read(0, 0) == "ok"

@@ -302,33 +302,37 @@ class _Mover:
         self._rows = rows_of(kv)
 
     def gather(self, pages, out, n_programs, layers=None):
-        self._launch(pages, None, out, n_programs)
+        self._launch(pages, None, out, n_programs, layers)
 
     def scatter(self, pages, first, source, n_programs, layers=None):
-        self._launch(pages, first, source, n_programs)
+        self._launch(pages, first, source, n_programs, layers)
 
     def warm_up(self):
         """Nothing to compile."""
 
-    def _launch(self, pages, first, payloads, n_programs):
-        """As a kernel: it keeps nothing alive, and reads its tables when it runs."""
+    def _launch(self, pages, first, payloads, n_programs, layers):
+        """As a kernel: it keeps nothing alive, and reads its tables when it runs. Rows hold these layers alone."""
         assert n_programs >= 1
         assert pages.is_contiguous()
         assert payloads.shape[0] >= len(pages)
         n, width = pages.shape
         table = _bytes_at(pages.data_ptr(), 4 * n * width).view(np.int32).reshape(n, width)
         left_alone = None if first is None else _bytes_at(first.data_ptr(), 4 * n).view(np.int32)
-        size, stride = self._kv.layout.payload_bytes, payloads.stride(0)
+        start, stop = layers or (0, self._kv.layout.n_layers)
+        size, stride = (stop - start) * self._kv.layout.segment_bytes, payloads.stride(0)
         rows = [_bytes_at(payloads.data_ptr() + at * stride, size) for at in range(n)]
         step = self._gpu.rng.choice([1, width])
         self._gpu.current.put([
-            partial(self._program, table[block], left_alone, rows, block, layer, range(at, min(at + step, width)))
-            for block in range(n) for layer in range(self._kv.layout.n_layers) for at in range(0, width, step)
+            partial(
+                self._program, table[block], left_alone, rows, block, (start, layer), range(at, min(at + step, width))
+            )
+            for block in range(n) for layer in range(start, stop) for at in range(0, width, step)
         ])  # fmt: skip
 
-    def _program(self, table, left_alone, rows, block, layer, pages):
+    def _program(self, table, left_alone, rows, block, start_layer, pages):
         layout, n_tokens = self._kv.layout, self._kv.kernel_page_tokens
-        segment = rows[block][layer * layout.segment_bytes :][: layout.n_heads * layout.run_bytes]
+        start, layer = start_layer
+        segment = rows[block][(layer - start) * layout.segment_bytes :][: layout.n_heads * layout.run_bytes]
         runs = segment.reshape(layout.n_heads, layout.n_planes, layout.block_tokens, -1)
         for at in pages:
             if left_alone is not None and at < left_alone[block]:

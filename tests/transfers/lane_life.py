@@ -183,20 +183,28 @@ class Life:
         runs = [PageRun(run) for run in self._blocks(len(slots), self.busy | self.lost)]
         slots = slots[: len(runs)]
         payloads = [self.memory.payload(run) for run in runs]
+        landings = []
         try:
-            landing = self.device.gather(runs, slots)
+            landings.extend(self.device.gather(runs, slots, layers) for layers in self._layers())
         except DriverError:
+            for landing in landings:
+                landing.wait()
             self.read_disk(2)  # into the same slots, perhaps
             return
         self.host.free -= set(slots)
         stored = dict(zip(slots, payloads, strict=True))
-        if landing.has_ended:
+        if all(landing.has_ended for landing in landings):
             self._keep(stored)
         else:
-            self.lanes["stage"].append(partial(self._land, landing, stored))
+            self.lanes["stage"].append(partial(self._land, landings, stored))
 
-    def _land(self, landing, stored):
-        landing.wait()
+    def _layers(self):
+        """All in one, or each by itself."""
+        return self.rng.choice([[None], [(layer, layer + 1) for layer in range(self.memory.layout.n_layers)]])
+
+    def _land(self, landings, stored):
+        for landing in landings:
+            landing.wait()
         self._keep(stored)
 
     def _keep(self, stored):
@@ -217,13 +225,48 @@ class Life:
         pages = {page for run in runs for page in run.pages[run.first :]}
         self.busy |= pages
         self.host.leased += slots
+        if self.rng.random() < 0.3:
+            self._load_now(runs, slots, pages)
+            return
         job = partial(self._load, runs, slots, pages, self.device.mark())
         self.lanes[self.rng.choice(["copy", "direct"])].append(job)
 
-    def _load(self, runs, slots, pages, mark):
+    def _load_now(self, runs, slots, pages):
+        """Layer by layer under the forward: who computes on a layer is fenced by its copies, and waits no longer."""
+        mark = self.device.mark()
+        landings = []
         try:
-            self.device.scatter(runs, slots, mark)
+            for layer in range(self.memory.layout.n_layers):
+                landing = self.device.scatter(runs, slots, mark, (layer, layer + 1))
+                landings.append(landing)
+                landing.fence()
         except DriverError:
+            for landing in landings:
+                landing.wait()
+            self.lost |= pages
+        else:
+            self.lost -= pages
+            for run, slot in zip(runs, slots, strict=True):
+                self.memory.put(run, self.host.held[slot])
+        self.busy -= pages
+        job = partial(self._land_load, landings, slots)
+        self.lanes["copy"].append(job)
+
+    def _land_load(self, landings, slots):
+        for landing in landings:
+            landing.wait()
+        for slot in slots:
+            self.host.leased.remove(slot)
+
+    def _load(self, runs, slots, pages, mark):
+        landings = []
+        try:
+            landings.extend(self.device.scatter(runs, slots, mark, layers) for layers in self._layers())
+            for landing in landings:
+                landing.wait()
+        except DriverError:
+            for landing in landings:
+                landing.wait()
             self.lost |= pages
         else:
             self.lost -= pages

@@ -84,7 +84,7 @@ def test_what_was_stored_comes_back_bit_for_bit(rig):
     before = rig.copies()
     rig.device.gather(rig.runs, rig.slots).wait()
     rig.overwrite()
-    rig.device.scatter(rig.runs, rig.slots, rig.device.mark())
+    rig.device.scatter(rig.runs, rig.slots, rig.device.mark()).wait()
     assert rig.equals(before)
 
 
@@ -97,7 +97,7 @@ def test_a_gather_comes_after_what_the_engine_has_queued_and_does_not_wait_for_i
     expected = rig.copies()
     for tensor in rig.tensors:
         tensor.zero_()
-    rig.device.scatter(rig.runs, rig.slots, rig.device.mark())
+    rig.device.scatter(rig.runs, rig.slots, rig.device.mark()).wait()
     assert rig.equals(expected)
 
 
@@ -108,7 +108,7 @@ def test_what_the_engine_queues_after_settling_does_not_overtake_the_reading(rig
     rig.device.settle()
     rig.overwrite()
     landing.wait()
-    rig.device.scatter(rig.runs, rig.slots, rig.device.mark())
+    rig.device.scatter(rig.runs, rig.slots, rig.device.mark()).wait()
     assert rig.equals(before)
 
 
@@ -117,7 +117,7 @@ def test_a_scatter_comes_after_its_mark(rig):
     rig.device.gather(rig.runs, rig.slots).wait()
     busy(50)
     rig.overwrite()
-    rig.device.scatter(rig.runs, rig.slots, rig.device.mark())
+    rig.device.scatter(rig.runs, rig.slots, rig.device.mark()).wait()
     assert rig.equals(before)
 
 
@@ -128,10 +128,10 @@ def test_a_scatter_comes_after_gathers_from_the_same_pages(rig):
     rig.overwrite()
     busy(20)
     landing = rig.device.gather(rig.runs[:half], rig.slots[half:])
-    rig.device.scatter(rig.runs[:half], rig.slots[:half], rig.device.mark())
+    rig.device.scatter(rig.runs[:half], rig.slots[:half], rig.device.mark()).wait()
     assert rig.equals_in(rig.runs[:half], first)
     landing.wait()
-    rig.device.scatter(rig.runs[:half], rig.slots[half:], rig.device.mark())
+    rig.device.scatter(rig.runs[:half], rig.slots[half:], rig.device.mark()).wait()
     assert rig.equals_in(rig.runs[:half], [torch.full_like(tensor, -1.0) for tensor in rig.tensors])
 
 
@@ -141,7 +141,7 @@ def test_pages_before_the_first_are_left_alone():
     rig.device.gather(rig.runs, rig.slots).wait()
     rig.overwrite()
     part = [PageRun(run.pages, 3) for run in rig.runs]
-    rig.device.scatter(part, rig.slots, rig.device.mark())
+    rig.device.scatter(part, rig.slots, rig.device.mark()).wait()
     for run in rig.runs:
         for at, page in enumerate(run.pages):
             for tensor, old in zip(rig.tensors, before, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import xxhash
 
@@ -55,16 +56,26 @@ class ExtentCodec:
 
     def seal(self, buffer: memoryview) -> None:
         """Fill in the sums of every run, then that of the header."""
-        self._sums.pack_into(buffer, self.layout.sums_offset, *self._run_sums(buffer))
+        self._sums.pack_into(buffer, self.layout.sums_offset, *_sums_of(buffer, self._runs))
         _SUM.pack_into(buffer, _SUM_OFFSET, self._header_sum(buffer))
 
     def verify(self, buffer: memoryview, expected: BlockHash) -> None:
         """Raise `StoreError` (CORRUPT) unless this is a whole sealed extent of block `expected`."""
         self.verify_header(buffer, expected)
-        stored, found = self._sums.unpack_from(buffer, self.layout.sums_offset), self._run_sums(buffer)
+        self.verify_layers(buffer, (0, self.layout.n_layers))
+
+    def verify_layers(self, buffer: memoryview, layers: tuple[int, int]) -> None:
+        """Raise `StoreError` (CORRUPT) unless layers [first, last) are what the header, verified before, has sums of.
+
+        They count from the extent's first.
+        """
+        n_heads = self.layout.n_heads
+        runs = slice(layers[0] * n_heads, layers[1] * n_heads)
+        stored = self._sums.unpack_from(buffer, self.layout.sums_offset)[runs]
+        found = _sums_of(buffer, self._runs[runs])
         if found != stored:
             index = next(index for index, pair in enumerate(zip(found, stored, strict=True)) if pair[0] != pair[1])
-            layer, head = divmod(index, self.layout.n_heads)
+            layer, head = divmod(runs.start + index, n_heads)
             raise StoreError(Cause.CORRUPT, f"sum of layer {layer}, head {head} does not match")
 
     def verify_header(self, buffer: memoryview, expected: BlockHash) -> None:
@@ -96,12 +107,13 @@ class ExtentCodec:
         extra = bytes(buffer[layout.extra_offset : layout.extra_offset + n_extra])
         return TokenBlock(key, fields[9], tokens, extra)
 
-    def _run_sums(self, buffer: memoryview) -> tuple[int, ...]:
-        return tuple(map(xxhash.xxh3_64_intdigest, map(buffer.__getitem__, self._runs)))
-
     def _header_sum(self, buffer: memoryview) -> int:
         """xxh3-64 of the header with its own field zero; never 0."""
         state = xxhash.xxh3_64(buffer[:_SUM_OFFSET])
         state.update(bytes(8))
         state.update(buffer[_SUM_OFFSET + 8 : self.layout.header_bytes])
         return state.intdigest() or 1
+
+
+def _sums_of(buffer: memoryview, runs: Sequence[slice]) -> tuple[int, ...]:
+    return tuple(map(xxhash.xxh3_64_intdigest, map(buffer.__getitem__, runs)))

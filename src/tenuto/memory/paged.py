@@ -82,30 +82,45 @@ class PagedKV:
         parts = pages[:, :, None] * np.int32(self.pages_ratio) + np.arange(self.pages_ratio, dtype=np.int32)
         return parts.reshape(len(runs), self.pages_per_block), first
 
-    def gather(self, runs: Sequence[PageRun], arena: ArenaView, slots: Sequence[int]) -> None:
-        """Copy engine pages into the payloads of host slots."""
-        for page, host in self._pairs(runs, arena, slots):
+    def gather(
+        self, runs: Sequence[PageRun], arena: ArenaView, slots: Sequence[int], layers: tuple[int, int] | None = None
+    ) -> None:
+        """Copy engine pages into the payloads of host slots: all layers, or a half-open range of them."""
+        for page, host in self._pairs(runs, arena, slots, layers):
             host.copy_(page)
 
-    def scatter(self, runs: Sequence[PageRun], arena: ArenaView, slots: Sequence[int]) -> None:
-        """Copy payloads of host slots into engine pages."""
-        for page, host in self._pairs(runs, arena, slots):
+    def scatter(
+        self, runs: Sequence[PageRun], arena: ArenaView, slots: Sequence[int], layers: tuple[int, int] | None = None
+    ) -> None:
+        """Copy payloads of host slots into engine pages: all layers, or a half-open range of them."""
+        for page, host in self._pairs(runs, arena, slots, layers):
             page.copy_(host)
 
     def _pairs(
-        self, runs: Sequence[PageRun], arena: ArenaView, slots: Sequence[int]
+        self, runs: Sequence[PageRun], arena: ArenaView, slots: Sequence[int], layers: tuple[int, int] | None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(part of an engine page, of a host payload), each (layers, heads, planes, ratio, kernel page tokens, dim)."""
         per_block = self.layout.block_tokens // self.page_tokens
+        start, stop = layers or (0, self.layout.n_layers)
+        parts = [
+            (
+                max(layer, start),
+                min(layer + stack.shape[1], stop),
+                plane,
+                stack[:, max(start - layer, 0) : stop - layer],
+            )
+            for (layer, plane), stack in zip(self._corners, self._stacks, strict=True)
+            if layer < stop and layer + stack.shape[1] > start
+        ]
         for run, slot in zip(runs, slots, strict=True):
             if len(run.pages) != per_block:
                 raise ValueError(f"{len(run.pages)} pages are no block of {per_block}")
             payload = arena.payload[slot]
             for at in range(run.first, len(run.pages)):
                 tokens = slice(at * self.page_tokens, (at + 1) * self.page_tokens)
-                for (layer, plane), stack in zip(self._corners, self._stacks, strict=True):
+                for first, last, plane, stack in parts:
                     page = stack[run.pages[at]]
-                    host = payload[layer : layer + page.shape[0], :, plane : plane + page.shape[2], tokens]
+                    host = payload[first:last, :, plane : plane + page.shape[2], tokens]
                     yield page, host.unflatten(3, page.shape[3:5])
 
     def _stacked(self) -> Iterator[tuple[int, int, torch.Tensor]]:

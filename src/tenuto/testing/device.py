@@ -11,7 +11,7 @@ from tenuto.memory.arena import HostArena
 from tenuto.memory.layout import ExtentLayout
 from tenuto.memory.pages import PageRun
 from tenuto.transfers.lanes import LANDED, Landing
-from tenuto.transfers.lanes.device import Mark
+from tenuto.transfers.lanes.device import Layers, Mark
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -32,9 +32,9 @@ class FakeDevice:
         self._layout = layout
         self._page_tokens = page_tokens
 
-    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> Landing:
+    def gather(self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers | None = None) -> Landing:
         """See `Device`."""
-        for page, host in self._pairs(runs, slots):
+        for page, host in self._pairs(runs, slots, layers):
             host[...] = page
         return LANDED
 
@@ -44,21 +44,30 @@ class FakeDevice:
     def mark(self) -> Mark:
         """See `Device`."""
 
-    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark = None) -> None:  # noqa: ARG002
+    def scatter(
+        self,
+        runs: Sequence[PageRun],
+        slots: Sequence[int],
+        after: Mark = None,  # noqa: ARG002
+        layers: Layers | None = None,
+    ) -> Landing:
         """See `Device`."""
-        for page, host in self._pairs(runs, slots):
+        for page, host in self._pairs(runs, slots, layers):
             page[...] = host
+        return LANDED
 
     def clear(self) -> None:
         """Make every byte zero."""
         self.pages[...] = 0
 
-    def _pairs(self, runs: Sequence[PageRun], slots: Sequence[int]) -> Iterator[tuple[Bytes, Bytes]]:
+    def _pairs(
+        self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers | None
+    ) -> Iterator[tuple[Bytes, Bytes]]:
         """(one layer of a page, its part of a host slot)."""
         layout = self._layout
         for run, slot in zip(runs, slots, strict=True):
             extent = np.frombuffer(self._arena.slot(slot), np.uint8)
-            for layer in range(layout.n_layers):
+            for layer in range(*(layers or (0, layout.n_layers))):
                 start = layout.header_bytes + layer * layout.segment_bytes
                 segment = extent[start : start + layout.n_heads * layout.run_bytes]
                 heads = segment.reshape(layout.n_heads, 2, layout.block_tokens, -1)

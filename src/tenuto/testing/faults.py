@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tenuto.errors import Cause, StoreError
-from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO, Store
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO, Store
 
-Op = Literal["read", "write", "forget"]
+Op = Literal["read", "write", "commit", "forget"]
 
 
 @dataclass(slots=True)
@@ -49,9 +49,17 @@ class FaultyStore:
         """See `Store`."""
         return self._some("write", items, self.store.write)
 
-    def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
+    def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
         """See `Store`."""
-        return self._some("read", items, lambda good: self.store.read(good, volume))
+        return self._some("write", items, lambda good: self.store.write_layers(good, layers))
+
+    def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
+        """See `Store`."""
+        return self._some("commit", items, self.store.commit)
+
+    def read(self, items: Sequence[SlotIO], volume: str = OWN, layers: Layers | None = None) -> list[Failure]:
+        """See `Store`."""
+        return self._some("read", items, lambda good: self.store.read(good, volume, layers))
 
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""
@@ -134,10 +142,20 @@ class SlowStore:
         self._wait("write")
         return self.store.write(items)
 
-    def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
+    def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
+        """See `Store`."""
+        self._wait("write")
+        return self.store.write_layers(items, layers)
+
+    def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
+        """See `Store`."""
+        self._wait("commit")
+        return self.store.commit(items)
+
+    def read(self, items: Sequence[SlotIO], volume: str = OWN, layers: Layers | None = None) -> list[Failure]:
         """See `Store`."""
         self._wait("read")
-        return self.store.read(items, volume)
+        return self.store.read(items, volume, layers)
 
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""

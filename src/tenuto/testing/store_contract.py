@@ -30,10 +30,14 @@ class Bench:
 
     def write(self, slots: dict[int, TokenBlock]) -> list[Failure]:
         """Write blocks, by slot, in one batch."""
+        return self.store.write(self.items(slots))
+
+    def items(self, slots: dict[int, TokenBlock]) -> list[SlotIO]:
+        """Blocks to write, in buffers, by slot."""
         items = [SlotIO(slot, block.key, self.arena.slot(at)) for at, (slot, block) in enumerate(slots.items())]
         for item, block in zip(items, slots.values(), strict=True):
             fill_extent(self.codec, item.buffer, block)
-        return self.store.write(items)
+        return items
 
     def read(self, slots: dict[int, TokenBlock], volume: str = OWN) -> list[Cause | None]:
         """Read blocks, by slot, in one batch: the cause of each failure. Wrong bytes fail the test."""
@@ -116,6 +120,32 @@ class StoreContract:
         assert causes[1] in LOST
         assert causes[2] in LOST
         assert causes[3] is None
+
+    def test_blocks_may_be_written_and_read_layer_by_layer(self, bench: Bench) -> None:
+        """They are there when they are committed, as if written whole; each read fills what it was asked for alone."""
+        layout = self.layout
+        where = {0: BLOCKS[2], 3: BLOCKS[3]}
+        bench.write({0: BLOCKS[0], 1: BLOCKS[1]})
+        items = bench.items(where)
+        for layer in range(layout.n_layers):
+            assert bench.store.write_layers(items, (layer, layer + 1)) == []
+            assert set(bench.read({0: BLOCKS[0], 3: BLOCKS[3]})) <= set(LOST)
+        assert bench.store.commit(items) == []
+        assert bench.read({0: BLOCKS[2], 1: BLOCKS[1], 3: BLOCKS[3]}) == [None] * 3
+        buffers = [bench.arena.slot(len(BLOCKS) + at) for at in range(2)]
+        for buffer in buffers:
+            buffer[:] = b"\xa5" * len(buffer)
+        items = [SlotIO(slot, block.key, buffer) for (slot, block), buffer in zip(where.items(), buffers, strict=True)]
+        for layer in range(layout.n_layers):
+            assert bench.store.read(items, layers=(layer, layer + 1)) == []
+            n_bytes = (layer + 1) * layout.segment_bytes
+            for block, buffer in zip(where.values(), buffers, strict=True):
+                payload = buffer[layout.header_bytes :]
+                assert bytes(payload[:n_bytes]) == payload_of(layout, block)[:n_bytes]
+                assert set(payload[n_bytes:]) <= {0xA5}
+        wrong = [SlotIO(0, BLOCKS[1].key, buffers[0]), items[1]]
+        failures = bench.store.read(wrong, layers=(0, 1))
+        assert [(failure.index, failure.cause in LOST) for failure in failures] == [(0, True)]
 
     def test_a_forgotten_slot_can_be_used_again(self, bench: Bench) -> None:
         """Forgetting is no failure even where there was nothing."""

@@ -39,8 +39,12 @@ class Capacity:
     is_growing: bool
 
 
+Layers = tuple[int, int]
+"""A half-open range of an extent's layers, counted from its first."""
+
+
 class Store(Protocol):
-    """Extents by slot number. Thread-safe; `read` and `write` block until the whole batch has ended."""
+    """Extents by slot number. Thread-safe; what moves bytes blocks until the whole batch has ended."""
 
     def capacity(self) -> Capacity:
         """Slots that can be written now."""
@@ -50,8 +54,23 @@ class Store(Protocol):
         """Seal and store whole extents; what a slot held before is forgotten first."""
         ...
 
-    def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
-        """Fill buffers with whole verified extents; the buffer of a failed item is undefined."""
+    def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
+        """Store some layers of extents that nobody is given before `commit`.
+
+        The first layer comes first: what the slot held before is forgotten then.
+        """
+        ...
+
+    def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
+        """Seal and store the headers of extents whose layers were all written, from the same buffers; list them."""
+        ...
+
+    def read(self, items: Sequence[SlotIO], volume: str = OWN, layers: Layers | None = None) -> list[Failure]:
+        """Fill buffers with whole verified extents; the buffer of a failed item is undefined.
+
+        With `layers`, fill these alone; the header comes with the first of them, and stands in the buffer when later
+        ones are read.
+        """
         ...
 
     def forget(self, slots: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from tenuto.errors import Cause
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.store import SlotIO, Store
+from tenuto.traces import span
 from tenuto.transfers.lanes import Device, Landing
 from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.plan import BlockFailure, Route, Transfer
@@ -54,7 +55,8 @@ class Movers:
         """Wait for what `gather` queued, and write the headers."""
         for index in indices:
             self.codec.write_header(self._arena.slot(transfer.targets[index]), transfer.blocks[index])
-        landing.wait()
+        with span("wait", n_bytes=len(indices) * self.extent_bytes):
+            landing.wait()
 
     def settle(self) -> None:
         """What the engine queues from now on comes after the reading of all gathers so far."""
@@ -66,7 +68,8 @@ class Movers:
 
     def move(self, transfer: Transfer, indices: list[int], touching: Touching, after: Mark) -> list[BlockFailure]:
         """Move the blocks at `indices` of any other transfer; into the device after the mark."""
-        return self._table[transfer.route](transfer, indices, touching, after)
+        with span("load" if transfer.route.is_load else "store", n_bytes=len(indices) * self.extent_bytes):
+            return self._table[transfer.route](transfer, indices, touching, after)
 
     def _host_to_disk(self, transfer: Transfer, indices: list[int], _: Touching, __: Mark) -> list[BlockFailure]:
         wrong = self._wrong_headers(transfer, transfer.sources, indices)
@@ -117,7 +120,7 @@ class Movers:
         with touching() as is_allowed:
             if not is_allowed:
                 return [BlockFailure(index, Cause.CANCELLED) for index in indices]
-            self._device.scatter([transfer.pages[index] for index in indices], slots, after)
+            self._device.scatter([transfer.pages[index] for index in indices], slots, after).wait()
         return []
 
     def _wrong_headers(self, transfer: Transfer, slots: Sequence[int], indices: list[int]) -> dict[int, BlockFailure]:

@@ -63,7 +63,7 @@ class Bed:
     def load(self, share: int = 1) -> None:
         """Host → device: all of it, or one part in `share`."""
         n = self.n_blocks // share
-        self.device.scatter(self.runs[:n], self.slots[:n], self.device.mark())
+        self.device.scatter(self.runs[:n], self.slots[:n], self.device.mark()).wait()
 
     def check(self) -> None:
         """What was stored and wiped comes back, bit for bit. Raises `InvariantError`."""

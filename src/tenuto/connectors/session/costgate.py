@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
+from tenuto.connectors.session.onboarding import Situation
 from tenuto.connectors.session.setup import Setup
-from tenuto.manager import ComputeCost, Hit, LoadCost, LoadRates, Offer, StepRates, choose
+from tenuto.manager import ComputeCost, LoadCost, LoadRates, Offer, StepRates, choose
 from tenuto.metrics import LOAD_RATE, PREFILL_RATE, Recorder, series
 
 MARGIN = 1.1
@@ -24,6 +26,11 @@ _N_WAITS, _LEAST_WAITS = 16, 3
 _REFIT_S = 0.25
 _SHOW_S = 5.0
 """What nobody asks for is fitted so often, for the metrics: it takes most of a millisecond."""
+
+
+class _How(TypedDict):
+    n_others: int
+    overlaps: bool
 
 
 @dataclass(slots=True)
@@ -106,12 +113,13 @@ class CostGate:
 
     # -- deciding -----------------------------------------------------------------------------------
 
-    def choose(self, hit: Hit, n_have: int, n_tokens: int, n_others: int, queued: Mapping[str, int]) -> int:
-        """How many blocks of a hit to load, for a prompt of `n_tokens` of which the engine has `n_have`.
+    def choose(self, situation: Situation, queued: Mapping[str, int], *, overlaps: bool = False) -> int:
+        """How many blocks of a hit to load.
 
-        All of them while a rate that matters is unknown, so that it gets known. `n_others`: requests beside this one;
-        `queued`: blocks that are being loaded for them, by tier.
+        All of them while a rate that matters is unknown, so that it gets known. `queued`: blocks that are being loaded
+        for others, by tier. `overlaps`: the first step computes while it is loaded.
         """
+        hit, n_have, n_tokens, n_others = situation.hit, situation.n_have, situation.n_tokens, situation.n_others
         if not (self._setup.config.runtime.cost_gate and self._step_rates.covers(n_tokens - n_have)):
             return hit.n_blocks
         now = self._clock()
@@ -121,14 +129,13 @@ class CostGate:
         layout = self._setup.layout
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
         offer = Offer(pieces, hit.start, n_have, n_tokens, layout.block_tokens, self._block_bytes)
-        wait_s = self._wait_s()
-        n = choose(offer, self._compute, self._costs(queued), overhead_s=wait_s, n_others=n_others)
+        wait_s = 0.0 if overlaps else self._wait_s()
+        how: _How = {"n_others": n_others, "overlaps": overlaps}
+        n = choose(offer, self._compute, self._costs(queued), overhead_s=wait_s, **how)
         self._remember(pieces, n)
         if n < hit.n_blocks and now >= self._try_at:
             age_s = min((now - tier.used_at for tier in self._tiers.values()), default=0.0)
-            faded = choose(
-                offer, self._compute, self._costs(queued, now), overhead_s=wait_s * _fading(age_s), n_others=n_others
-            )
+            faded = choose(offer, self._compute, self._costs(queued, now), overhead_s=wait_s * _fading(age_s), **how)
             if faded > n:
                 self._try_at = now + TRIAL_GAP_S
                 return faded

@@ -12,10 +12,10 @@ from tenuto.connectors.session.filling import Filling
 from tenuto.connectors.session.health import DiskHealth
 from tenuto.connectors.session.loads import Loads
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
-from tenuto.connectors.session.ranks import Ranks
+from tenuto.connectors.session.onboarding import Situation, is_layered
+from tenuto.connectors.session.ranks import Ranks, refuse_others
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
-from tenuto.errors import ConfigError
 from tenuto.manager import BlockManager, Filled, Limits, Miss, Pending, n_pairs
 from tenuto.metrics import ASKED_TOKENS, ENGINE_TOKENS, GATED_TOKENS, LOOKUP_SECONDS, REQUESTS, Recorder, series
 from tenuto.pools import Pool
@@ -47,6 +47,7 @@ class Leader:
         self.filling = Filling(setup)
         self._before: list[Transfer] = []  # out of pages that the engine gives to others
         self._now: list[Transfer] = []
+        self._layered: list[Transfer] = []
         self._loads: list[tuple[str, frozenset[int]]] = []
         self.gate = CostGate(setup, self.recorder, clock)
         """Wants to be told when the result of each step has come."""
@@ -64,13 +65,7 @@ class Leader:
         if self.setup.shortage:
             logger.warning("tenuto: %s", self.setup.shortage)
         shakes = list(workers.values())
-        for shake in shakes:
-            mine = (self.setup.layout.extent_bytes, self._namespace.digest)
-            if (shake.extent_bytes, shake.namespace) != mine:
-                raise ConfigError(
-                    f"rank {shake.rank} sees another model or geometry than the scheduler; "
-                    "start all processes from the same model folder and settings"
-                )
+        refuse_others(shakes, self.setup.layout.extent_bytes, self._namespace.digest)
         if self.manager.disk is not None and not shakes:
             logger.warning(
                 "tenuto: the disk tier is off: no worker said what it has there; under MultiConnector, "
@@ -129,13 +124,17 @@ class Leader:
             case hit:
                 tracker.hit, tracker.hit_at = hit, n_computed
         if tracker.n_external > 0:
-            others = len(self._trackers) - 1, self._loading.queued()
-            n_blocks = self.gate.choose(hit, n_computed, view.n_tokens, *others)
-            if n_blocks < hit.n_blocks:
-                tracker.trim_hit(n_blocks)
+            now = Situation(hit, n_computed, view.n_tokens, len(self._trackers) - 1)
+            tracker.is_layered = is_layered(self.setup, now)
+            tracker.trim_hit(self.gate.choose(now, self._loading.queued(), overlaps=tracker.is_layered))
         if tracker.n_external <= 0:
             tracker.drop_hit()
         return tracker.n_external
+
+    def is_layered(self, request_id: str) -> bool:
+        """Whether the hit that `lookup` found is loaded under the forward that uses it."""
+        tracker = self._trackers.get(request_id)
+        return tracker is not None and tracker.is_layered
 
     def admit(self, request_id: str, pages: Sequence[int], n_external: int) -> None:
         """The engine gave the request these pages, `n_external` tokens of which are to be loaded."""
@@ -162,9 +161,10 @@ class Leader:
         skipped = tracker.hit_at - hit.start * setup.layout.block_tokens
         runs = tracker.runs(hit.start, hit.start + hit.n_blocks, skipped // setup.page_tokens)
         onboard = self.manager.onboard(hit, runs)
-        self._now += onboard.transfers
-        self._loads.append((request_id, onboard.awaited))
-        self._loading.begin(request_id, hit, tracker.hit_at, onboard)
+        (self._layered if tracker.is_layered else self._now).extend(onboard.transfers)
+        if not tracker.is_layered:
+            self._loads.append((request_id, onboard.awaited))
+        self._loading.begin(request_id, hit, tracker.hit_at, onboard, is_layered=tracker.is_layered)
         if not self._has_hit:
             self._has_hit = True
             logger.info("tenuto: the first hit: %d of %d tokens are loaded", n_external, tracker.view.n_tokens)
@@ -204,11 +204,11 @@ class Leader:
         plan = StepPlan(
             before_forward=tuple(self._before),
             after_forward=tuple(self._offload(self.filling.take_all())) if is_due else (),
-            now=(*self._now, *self.manager.pump()),
+            now=(*self._now, *self.manager.pump()), layered=tuple(self._layered),
             loads=tuple(self._loads), resets=tuple(self._resets), is_idle=is_idle,
             timed=self.gate.step_planned(n_tokens, n_prefill, pairs),
         )  # fmt: skip
-        self._before, self._now, self._loads, self._resets = [], [], [], []
+        self._before, self._now, self._layered, self._loads, self._resets = [], [], [], [], []
         return plan
 
     def receive(self, report: WorkerReport) -> None:
@@ -238,7 +238,7 @@ class Leader:
     @property
     def has_pending(self) -> bool:
         """Whether steps are needed for what is on its way, though no request is running."""
-        return self.manager.has_pending or bool(self._now or self._resets)
+        return self.manager.has_pending or bool(self._now or self._layered or self._resets)
 
     def statistics(self) -> dict[str, int]:
         """Counters and occupancy; see `BlockManager.statistics`."""

@@ -37,6 +37,7 @@ class _Load:
     pieces: list[_Piece]
     n_awaited: int
     sound: int
+    is_layered: bool
 
 
 class Loads:
@@ -64,8 +65,8 @@ class Loads:
             blocks[piece.tier] = blocks.get(piece.tier, 0) + piece.n_blocks
         return blocks
 
-    def begin(self, request_id: str, hit: Hit, hit_at: int, onboard: Onboard) -> None:
-        """A hit, found when the engine had `hit_at` tokens, is being loaded."""
+    def begin(self, request_id: str, hit: Hit, hit_at: int, onboard: Onboard, *, is_layered: bool = False) -> None:
+        """A hit, found when the engine had `hit_at` tokens, is being loaded; `is_layered`: beside what computes."""
         pieces: list[_Piece] = []
         at = hit.start
         for span in hit.spans:
@@ -73,7 +74,7 @@ class Loads:
             start = max(at * self._block_tokens, hit_at)
             pieces.append(_Piece(span.place, at, stop - at, start, stop * self._block_tokens))
             at = stop
-        load = _Load(request_id, self._clock(), pieces, len(pieces), pieces[-1].stop)
+        load = _Load(request_id, self._clock(), pieces, len(pieces), pieces[-1].stop, is_layered)
         into_device = [transfer for transfer in onboard.transfers if transfer.pages]
         for transfer, piece in zip(into_device, pieces, strict=True):
             self._loads[transfer.id] = load, piece
@@ -116,6 +117,7 @@ class Loads:
             self._recorder.add(metrics.LOADED_TOKENS, n_loaded, piece.tier)
             self._recorder.add(metrics.FAILED_TOKENS, piece.stop - piece.start - n_loaded, piece.tier)
         seconds = self._clock() - load.began
-        self._gate.waited(seconds - sum(piece.seconds for piece in load.pieces))
+        if not load.is_layered:
+            self._gate.waited(seconds - sum(piece.seconds for piece in load.pieces))
         slowest = max((piece.tier for piece in load.pieces), key=_SLOWER.index)
         self._recorder.observe(metrics.LOAD_SECONDS, seconds, slowest)

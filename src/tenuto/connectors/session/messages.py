@@ -31,6 +31,8 @@ class StepPlan:
     before_forward: tuple[Transfer, ...] = ()
     now: tuple[Transfer, ...] = ()
     after_forward: tuple[Transfer, ...] = ()
+    layered: tuple[Transfer, ...] = ()
+    """Loads whose layers this step's forward waits for, one by one."""
     loads: tuple[tuple[str, frozenset[int]], ...] = ()
     """(request id, transfers that must end for its load to have ended)."""
     resets: tuple[Reset, ...] = ()

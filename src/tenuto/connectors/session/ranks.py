@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tenuto.connectors.session.messages import Entries, Handshake
+from tenuto.errors import ConfigError
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockKey
 from tenuto.transfers.plan import TransferResult, merge_results
@@ -75,3 +76,13 @@ class Ranks:
             return False
         del self._seen[volume, slot]
         return True
+
+
+def refuse_others(shakes: Sequence[Handshake], extent_bytes: int, namespace: bytes) -> None:
+    """Raise `ConfigError` when a rank differs from the scheduler's side."""
+    for shake in shakes:
+        if (shake.extent_bytes, shake.namespace) != (extent_bytes, namespace):
+            raise ConfigError(
+                f"rank {shake.rank} sees another model or geometry than the scheduler; "
+                "start all processes from the same model folder and settings"
+            )

@@ -27,6 +27,8 @@ class Setup:
     """False under speculative decoding, where the last block's tokens may still change."""
     max_model_len: int = 0
     """Tokens of the longest prompt that the engine takes; 0: not known."""
+    is_async_scheduled: bool = False
+    """Whether the engine plans a step before it has heard how the one before ended: failures come too late for it."""
     max_step_tokens: int = 0
     """Tokens that the engine computes in a step, at most; 0: not known."""
 

@@ -73,6 +73,8 @@ class RequestTracker:
     hit: Hit | None = None
     hit_at: int = 0
     """Tokens the engine had when the hit was found."""
+    is_layered: bool = False
+    """Whether the hit is loaded under the forward that uses it."""
     waits_for: BlockHash | None = None
     """A block on its way into host memory that the last lookup ended at."""
     asked_at: int | None = None
@@ -110,6 +112,8 @@ class RequestTracker:
         """Give back all but the first `n_blocks` blocks of the hit: they are computed."""
         hit = self.hit
         assert hit is not None
+        if n_blocks >= hit.n_blocks:
+            return
         if n_blocks:
             given = hit.trim(n_blocks)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -13,8 +13,10 @@ import torch
 
 from tenuto.config import parse_size
 from tenuto.connectors.session.devices import make_arena, make_device, make_driver
+from tenuto.connectors.session.layers import LayeredWork
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
+from tenuto.connectors.session.tracing import open_rank_trace
 from tenuto.connectors.session.volume import quota_of, tell_distance, volume_of
 from tenuto.errors import Cause, StoreError
 from tenuto.memory.arena import HostArena
@@ -26,7 +28,9 @@ from tenuto.tiers.disk import DiskSettings, DiskStore
 from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockKey
+from tenuto.traces import TraceFile
 from tenuto.transfers.engine import TransferEngine
+from tenuto.transfers.layered.parts import Parts
 from tenuto.transfers.movers import Movers
 from tenuto.transfers.plan import BlockFailure, Transfer, TransferResult
 
@@ -56,11 +60,16 @@ class _Load:
 
 
 class Worker:
-    """Runs a leader's plans. One thread, the engine's; lanes and pollers are behind it."""
+    """Runs a leader's plans. One thread, the engine's; lanes and pollers are behind it.
 
-    def __init__(self, setup: Setup, rank: int = 0) -> None:
+    `engine_index` is that of data parallelism, where each engine has ranks of its own.
+    """
+
+    def __init__(self, setup: Setup, rank: int = 0, engine_index: int = 0) -> None:
         self.setup = setup
         self.rank = rank
+        self._engine_index = engine_index
+        self._trace: TraceFile | None = None
         self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
         self._n_host_slots = setup.n_host_slots
         self._arena: HostArena | None = None
@@ -68,6 +77,7 @@ class Worker:
         self._poller = _PeerPoller(None, 0)
         self._engine: TransferEngine | None = None
         self._movers: Movers | None = None
+        self._layered: LayeredWork | None = None
         self._gpu: torch.device | None = None
         self._loads: dict[int, _Load] = {}  # by transfer
         self._pages: dict[int, tuple[PageRun, ...]] = {}  # by transfer
@@ -96,16 +106,24 @@ class Worker:
             arena = make_arena(paged, self._n_host_slots + n_bounce, driver)
             undo.callback(arena.close)
             if store is not None:
-                store.attach(arena.view)
-                undo.callback(store.detach)
+                store.buffers.attach(arena.view)
+                undo.callback(store.buffers.detach)
             device = make_device(setup, paged, arena, driver)
             movers = Movers(arena, self._codec, device, store, n_bounce)
             engine = TransferEngine(
                 movers, load_timeout_s=setup.config.runtime.load_timeout_s, max_queued_stores=4 * setup.max_writes
             )
+            undo.callback(engine.close)
+            layered = None
+            if setup.config.runtime.onboard != "async":
+                parts = Parts(device, arena, self._codec, store)
+                layered = LayeredWork(parts, engine, movers.mark, setup.config.runtime)
+                undo.callback(layered.close)
+            self._trace = open_rank_trace(setup.config.runtime.trace_file, self.rank, self._engine_index)
             undo.pop_all()
         self._gpu = paged.device if driver is not None else None
         self._store, self._poller, self._arena, self._movers, self._engine = store, poller, arena, movers, engine
+        self._layered = layered
         logger.info(
             "tenuto: host tier: %d blocks of %d tokens (%d in all), %.1f MiB each",
             self._n_host_slots, layout.block_tokens, self._n_host_slots * layout.block_tokens,
@@ -150,17 +168,35 @@ class Worker:
         self._pages.update((t.id, t.pages) for t in plan.now if t.id in self._loads)
         if plan.now:
             engine.submit(plan.now)
+        if plan.layered:
+            self._needed_layers().begin(plan.layered)
+
+    def load_layer(self, layer: int) -> None:
+        """What the engine queues from now on finds this layer of this step's loads in its pages."""
+        if self._layered is not None:
+            self._layered.load_layer(layer)
+
+    def load_layers(self) -> None:
+        """All of them, for an engine that does not ask for each."""
+        for layer in range(self.setup.layout.n_layers):
+            self.load_layer(layer)
 
     def end_forward(self, plan: StepPlan) -> None:
         """Start what reads this step's results. The engine may go on: what it queues next waits in `before_forward`."""
         self._owed = ()
-        if plan.after_forward:
-            self._running_engine().submit(plan.after_forward)
+        after = plan.after_forward
+        if plan.layered:
+            after = self._needed_layers().end(after)
+        if after:
+            self._running_engine().submit(after)
 
     def poll(self) -> LoadNews:
         """What has ended since the last call."""
         news = LoadNews()
-        for result in self._running_engine().poll(_IDLE_WAIT_S if self._is_idle else 0.0):
+        if self._layered is not None:
+            news.failed_pages |= self._layered.take_failed_pages()
+        layered = self._layered.poll() if self._layered is not None else []
+        for result in [*layered, *self._running_engine().poll(_IDLE_WAIT_S if self._is_idle else 0.0)]:
             self._results.setdefault(result.transfer_id, []).append(result)
             load = self._loads.pop(result.transfer_id, None)
             if load is None:
@@ -200,9 +236,17 @@ class Worker:
                 engine.n_pending(), timeout_s,
             )  # fmt: skip
         self._poller.close()
-        closing = _Closing(engine, self._store, self._arena, self._gpu)
-        self._store, self._arena, self._movers = None, None, None
+        ends = [engine.close] if self._layered is None else [self._layered.close, engine.close]
+        closing = _Closing(ends, self._store, self._arena, self._gpu)
+        self._store, self._arena, self._movers, self._layered = None, None, None, None
         closing.run(_JOIN_S)
+        if self._trace is not None:
+            self._trace.close()
+
+    def _needed_layers(self) -> LayeredWork:
+        if self._layered is None:
+            raise RuntimeError('a plan has layered loads, and this worker was set to onboard = "async"')
+        return self._layered
 
     def _running_engine(self) -> TransferEngine:
         if self._engine is None:
@@ -221,6 +265,8 @@ class Worker:
         self._codec = ExtentCodec(self.setup.layout, reset.namespace)
         if self._movers is not None:
             self._movers.codec = self._codec
+        if self._layered is not None:
+            self._layered.reset(self._codec)
         if self._store is not None:
             self._store.reset(reset.namespace, reset.epoch)
 
@@ -229,23 +275,32 @@ class _Closing:
     """Closes store and arena when no lane may touch them any more."""
 
     def __init__(
-        self, engine: TransferEngine, store: DiskStore | None, arena: HostArena | None, gpu: torch.device | None
+        self,
+        ends: Sequence[Callable[[float], bool]],
+        store: DiskStore | None,
+        arena: HostArena | None,
+        gpu: torch.device | None,
     ) -> None:
-        self._engine, self._store, self._arena, self._gpu = engine, store, arena, gpu
+        """`ends`: each ends some lanes, within so many seconds; whether they have ended."""
+        self._ends, self._store, self._arena, self._gpu = ends, store, arena, gpu
 
     def run(self, timeout_s: float) -> None:
         """At once when the lanes end within `timeout_s`, else when they do."""
-        if self._engine.close(timeout_s):
+        if self._have_ended(timeout_s):
             self._close()
         else:  # a daemon: a process that ends takes all of it along
             threading.Thread(target=self._close_later, name="tenuto-close", daemon=True).start()
 
     def _close_later(self) -> None:
-        while not self._engine.close(_JOIN_S):
+        while not self._have_ended(_JOIN_S):
             pass
         if self._gpu is not None:
             torch.cuda.synchronize(self._gpu)  # gives this thread the context that unpinning needs
         self._close()
+
+    def _have_ended(self, timeout_s: float) -> bool:
+        have_ended = [end(timeout_s) for end in self._ends]
+        return all(have_ended)
 
     def _close(self) -> None:
         with ExitStack() as closing:

@@ -24,6 +24,7 @@ from tenuto.connectors.vllm.translate import (
     VllmRequest,
     declared_format,
     make_setup,
+    number_layers,
     order_layers,
     progress_of,
 )
@@ -78,6 +79,9 @@ class TenutoConnector(KVConnectorBase_V1):
         _log_like_vllm()
         setup = make_setup(vllm_config, kv_cache_config)
         self._layer_names = list(kv_cache_config.kv_cache_groups[0].layer_names)
+        self._layer_numbers = number_layers(self._layer_names)
+        self._has_layered = False
+        """Whether this step has loads that its layers wait for."""
         self._leader: Leader | None = None
         self._feed: StatsFeed | None = None
         self._endpoint: MetricsEndpoint | None = None
@@ -94,7 +98,8 @@ class TenutoConnector(KVConnectorBase_V1):
             if versions.set_to_recompute(vllm_config):
                 logger.info("tenuto: kv_load_failure_policy set to recompute: a failed load is computed instead")
         else:
-            self._worker = Worker(setup, vllm_config.parallel_config.rank)
+            parallel = vllm_config.parallel_config
+            self._worker = Worker(setup, parallel.rank, parallel.data_parallel_index)
 
     @property
     def leader(self) -> Leader:
@@ -130,11 +135,17 @@ class TenutoConnector(KVConnectorBase_V1):
             self._worker.before_forward(kv_connector_metadata.plan)
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:  # noqa: ARG002
-        """Start loads and disk writes."""
-        self.worker.begin_step(self._plan())
+        """Start loads and disk writes; where layers won't be asked for, wait for those that they need."""
+        plan = self._plan()
+        self.worker.begin_step(plan)
+        self._has_layered = bool(plan.layered)
+        if plan.layered and not versions.calls_layer_hooks(forward_context):
+            self.worker.load_layers()
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Loads are whole-block and asynchronous."""
+        """Have this layer's attention come after its load."""
+        if self._has_layered and (number := self._layer_numbers.get(layer_name)) is not None:
+            self.worker.load_layer(number)
 
     def save_kv_layer(
         self,
@@ -180,9 +191,9 @@ class TenutoConnector(KVConnectorBase_V1):
         self.leader.connect(shakes)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Tokens that can be loaded, asynchronously."""
+        """Tokens that can be loaded, and whether the request waits for all of them before it runs."""
         n = self.leader.lookup(self._view(request), num_computed_tokens)
-        return n, bool(n)
+        return n, bool(n) and not self.leader.is_layered(request.request_id)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """Arm the load."""

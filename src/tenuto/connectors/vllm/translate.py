@@ -65,13 +65,19 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
         world_size=parallel.world_size,
         keeps_trailing_block=vllm_config.speculative_config is None,
         max_model_len=vllm_config.model_config.max_model_len,
+        is_async_scheduled=bool(vllm_config.scheduler_config.async_scheduling),
         max_step_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
     )
 
 
+def number_layers(names: Sequence[str]) -> dict[str, int]:
+    """The place of each of these layers in an extent."""
+    return {name: number for number, name in enumerate(sorted(names, key=_layer_number))}
+
+
 def order_layers(kv_caches: dict[str, torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
     """The tensors of these layers, by layer number."""
-    return [kv_caches[name] for name in sorted(names, key=_layer_number)]
+    return [kv_caches[name] for name in number_layers(names)]
 
 
 def declared_format(tensors: Sequence[torch.Tensor]) -> KvFormat | None:

@@ -11,7 +11,7 @@ newer vLLM without an attribute that keeps prompts apart must end in an error. T
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
@@ -69,3 +69,9 @@ def set_to_recompute(vllm_config: VllmConfig) -> bool:
     assert transfer is not None
     transfer.kv_load_failure_policy = "recompute"
     return True
+
+
+def calls_layer_hooks(forward_context: Any) -> bool:
+    """Whether the layers of this forward ask for their loads: not in full CUDA graphs, nor without attention."""
+    mode = getattr(getattr(forward_context, "cudagraph_runtime_mode", None), "name", "NONE")
+    return forward_context.attn_metadata is not None and mode != "FULL"

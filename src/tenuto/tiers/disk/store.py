@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tenuto.errors import Cause, StoreError
 from tenuto.memory.extent import ExtentCodec
+from tenuto.tiers.disk.buffers import Buffers
 from tenuto.tiers.disk.files import PoolFiles, error_of
 from tenuto.tiers.disk.growth import Growth
 from tenuto.tiers.disk.instance import Claim, is_network
@@ -22,24 +23,24 @@ from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.disk.runtime import (
     File,
     IoRequest,
-    Memory,
     Op,
-    Region,
     RuntimeSettings,
     StorageRuntime,
     move,
     run_devices,
 )
-from tenuto.tiers.disk.runtime.contract import address_of
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.slotmap import SlotMap
-from tenuto.tiers.store import OWN, Capacity, Failure, SlotIO
-from tenuto.tokens import FORMAT_VERSION, BlockKey
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO
+from tenuto.tokens import FORMAT_VERSION, BlockHash, BlockKey
 
 logger = logging.getLogger(__name__)
 
 OpenRuntime = Callable[[tuple[Path, ...], RuntimeSettings], StorageRuntime]
 """From the folder that pool files lie below, or those that they are striped over."""
+
+_Check = Callable[[memoryview, BlockHash], None]
+"""Takes an extent and the hash that it must have."""
 
 _JOIN_S = 5.0
 _LEAST_OPEN_FILES = 64  # of each folder of a stripe
@@ -79,11 +80,12 @@ class DiskStore:
         self._claim = claim
         self._codec = codec
         self._extent_bytes = codec.layout.extent_bytes
-        self._attached: Region | None = None
         home = claim.instance.parent
         with ExitStack() as undo:
             self.runtime = runtime(claim.homes, RuntimeSettings(n_threads=settings.n_threads))
             undo.callback(self.runtime.close)
+            self.buffers = Buffers(self.runtime)
+            """The memory of what is read and written."""
             self._files = PoolFiles(self.runtime, claim.folder.relative_to(home).as_posix())
             meta = _meta(codec)
             self._manifest, listed = _open_manifest(claim.folder, meta)
@@ -98,19 +100,6 @@ class DiskStore:
             self._growth.used(self._manifest.n_blocks)
             self._growth.start()
             undo.pop_all()
-
-    def attach(self, arena: memoryview) -> None:
-        """Register the memory that buffers will lie in, once; any others, and what can't be, with each item."""
-        try:
-            self._attached = self.runtime.register_memory(Memory.of(arena))
-        except StoreError as error:
-            logger.warning("tenuto: %s: host memory is registered with each block: %s", self.runtime.caps.name, error)
-
-    def detach(self) -> None:
-        """Give it up again. Not while a `read` or `write` runs."""
-        attached, self._attached = self._attached, None
-        if attached is not None:
-            self.runtime.unregister_memory(attached)
 
     def capacity(self) -> Capacity:
         """See `Store`."""
@@ -128,19 +117,35 @@ class DiskStore:
             self._manifest.delete([item.slot for item in items])
         except StoreError as error:
             return _all_failed(items, error)
-        errors = self._move(Op.WRITE, items, OWN, codec)
-        failures = _failures(errors)
-        good = [item for item, error in zip(items, errors, strict=True) if error is None]
-        try:
-            self._manifest.insert([(item.slot, item.key) for item in good], epoch)
-        except StoreError as error:
-            return _all_failed(items, error)
-        self._growth.used(self._manifest.n_blocks)
-        return failures
+        return self._list(items, self._move(Op.WRITE, items, OWN, self._span(None), _sealing(codec)), epoch)
 
-    def read(self, items: Sequence[SlotIO], volume: str = OWN) -> list[Failure]:
+    def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
         """See `Store`."""
-        return _failures(self._move(Op.READ, items, volume, self._codec))
+        start, stop = self._span(layers)
+        if layers[0] == 0:
+            start = self._codec.layout.header_bytes
+            try:
+                self._manifest.delete([item.slot for item in items])
+            except StoreError as error:
+                return _all_failed(items, error)
+        return _failures(self._move(Op.WRITE, items, OWN, (start, stop), None))
+
+    def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
+        """See `Store`."""
+        codec, epoch = self._codec, self._manifest.epoch
+        errors = self._move(Op.WRITE, items, OWN, (0, codec.layout.header_bytes), _sealing(codec))
+        return self._list(items, errors, epoch)
+
+    def read(self, items: Sequence[SlotIO], volume: str = OWN, layers: Layers | None = None) -> list[Failure]:
+        """See `Store`."""
+        codec = self._codec
+
+        def verify(buffer: memoryview, expected: BlockHash) -> None:
+            if layers is None or layers[0] == 0:
+                codec.verify_header(buffer, expected)
+            codec.verify_layers(buffer, layers or (0, codec.layout.n_layers))
+
+        return _failures(self._move(Op.READ, items, volume, self._span(layers), verify))
 
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""
@@ -163,7 +168,7 @@ class DiskStore:
             closing.callback(os.close, self._claim.lock_fd)
             closing.callback(self._manifest.close)
             closing.callback(self.runtime.close)
-            closing.callback(self.detach)
+            closing.callback(self.buffers.detach)
             closing.callback(self._files.close)
             closing.callback(self.peers.close)
             for cleaner in self._cleaning:
@@ -173,38 +178,47 @@ class DiskStore:
     def __repr__(self) -> str:
         return f"<DiskStore {self._claim.folder}: {self.capacity().n_slots} slots>"
 
-    def _move(self, op: Op, items: Sequence[SlotIO], volume: str, codec: ExtentCodec) -> list[StoreError | None]:
-        """Seal and write, or read and verify; the error of each item that has one."""
+    def _span(self, layers: Layers | None) -> tuple[int, int]:
+        """Bytes [start, stop) of an extent; the first layer's begin with the header."""
+        layout = self._codec.layout
+        layers = layers or (0, layout.n_layers)
+        start, stop = (layout.header_bytes + at * layout.segment_bytes for at in layers)
+        return (0 if layers[0] == 0 else start), stop
+
+    def _list(self, items: Sequence[SlotIO], errors: Sequence[StoreError | None], epoch: int) -> list[Failure]:
+        """List what was written without an error."""
+        good = [item for item, error in zip(items, errors, strict=True) if error is None]
+        try:
+            self._manifest.insert([(item.slot, item.key) for item in good], epoch)
+        except StoreError as error:
+            return _all_failed(items, error)
+        self._growth.used(self._manifest.n_blocks)
+        return _failures(errors)
+
+    def _move(
+        self, op: Op, items: Sequence[SlotIO], volume: str, span: tuple[int, int], work: _Check | None
+    ) -> list[StoreError | None]:
+        """Move bytes [start, stop) of each; the error of each that has one. `work`: before a write, after a read."""
         errors: list[StoreError | None] = [None] * len(items)
         requests: dict[int, IoRequest] = {}
+        start, stop = span
         for index, item in enumerate(items):
             try:
                 file, offset = self._place(volume, item.slot)
+                region, at = self.buffers.use(item.buffer)
             except StoreError as error:
                 errors[index] = error
                 continue
-            region, at = self._region(item.buffer)
-            is_read = op is Op.READ
-            work = partial(codec.verify, item.buffer, item.key.hash) if is_read else partial(codec.seal, item.buffer)
-            requests[index] = IoRequest(op, file, offset, region, at, self._extent_bytes, work)
+            on_thread = None if work is None else partial(work, item.buffer, item.key.hash)
+            requests[index] = IoRequest(op, file, offset + start, region, at + start, stop - start, on_thread)
         try:
             states = move(self.runtime, list(requests.values()))
         finally:
             for request in requests.values():
-                if request.region is not self._attached:
-                    self.runtime.unregister_memory(request.region)
+                self.buffers.release(request.region)
         for index, state in zip(requests, states, strict=True):
-            errors[index] = error_of(state, self._extent_bytes)
+            errors[index] = error_of(state, stop - start)
         return errors if volume == OWN else [_of_peer(volume, error) for error in errors]
-
-    def _region(self, buffer: memoryview) -> tuple[Region, int]:
-        """What a buffer is registered as, and where in it."""
-        address, attached = address_of(buffer), self._attached
-        if attached is not None:
-            at = address - attached.memory.address
-            if 0 <= at <= attached.memory.n_bytes - len(buffer):
-                return attached, at
-        return self.runtime.register_memory(Memory(address, len(buffer), buffer=buffer)), 0
 
     def _place(self, volume: str, slot: int) -> tuple[File, int]:
         """Where a slot begins. Raises `StoreError`."""
@@ -219,6 +233,10 @@ class DiskStore:
             self._manifest.delete_other_epochs(epoch)
         except StoreError as error:
             logger.warning("%s", error)
+
+
+def _sealing(codec: ExtentCodec) -> _Check:
+    return lambda buffer, _: codec.seal(buffer)
 
 
 def _of_peer(volume: str, error: StoreError | None) -> StoreError | None:

@@ -17,7 +17,7 @@ from tenuto.memory.driver import CudaDriver
 from tenuto.memory.kernels import BlockMover
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
-from tenuto.transfers.lanes.device import LANDED, Landing, Mark
+from tenuto.transfers.lanes.device import LANDED, Landing, Layers, Mark
 from tenuto.transfers.lanes.ring import Ring
 from tenuto.transfers.lanes.runs import Addresses, ContiguousRuns, contiguous_bytes
 from tenuto.transfers.lanes.waiter import Waiter
@@ -40,8 +40,9 @@ class RingSizes:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """Copies on their way to host memory."""
+    """Copies on their way."""
 
+    device: torch.device
     waiter: Waiter
     ended: torch.cuda.Event
     after: torch.cuda.Event
@@ -57,6 +58,10 @@ class _Flight:
         """Until they are."""
         self.waiter.wait(self.ended, self.after, self.n_bytes, self.queued_at)
 
+    def fence(self) -> None:
+        """What the engine queues from now on comes after them."""
+        torch.cuda.current_stream(self.device).wait_event(self.ended)
+
 
 class CudaDevice:
     """Engine pages on a GPU, host slots in pinned memory.
@@ -71,20 +76,21 @@ class CudaDevice:
         self._read = torch.cuda.Event()  # the reading of all gathers so far
         self._is_settled = True
         self._waiters = Waiter(), Waiter()  # out, in
-        payload_bytes = self._payload_bytes = kv.layout.payload_bytes
+        self._layout = kv.layout
         host = np.arange(arena.n_slots, dtype=np.uint64) * np.uint64(arena.extent_bytes)
         host += np.uint64(arena.address(0) + kv.layout.header_bytes)
         if contiguous_bytes(kv) >= BATCH_RUN_BYTES:
             way: _Way = _Batch(kv, host, driver)
         else:
-            _check_free(sizes, payload_bytes, kv.device)
-            way = _Staged(kv, host, payload_bytes, sizes, driver)
+            _check_free(sizes, kv.layout.payload_bytes, kv.device)
+            way = _Staged(kv, host, sizes, driver)
         self._way: _Way = way
 
-    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> Landing:
+    def gather(self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers | None = None) -> Landing:
         """Queue copies of pages into host slots, behind what the engine has queued."""
         if not runs:
             return LANDED
+        layers = layers or (0, self._layout.n_layers)
         queued_at = self._waiters[0].now()
         computed = torch.cuda.Event()
         computed.record(torch.cuda.current_stream(self._device))
@@ -92,9 +98,9 @@ class CudaDevice:
         self._is_settled = False
         with ExitStack() as undo:
             undo.callback(ended.synchronize)  # what was queued must not write host slots that others get then
-            self._way.gather(runs, slots, computed, self._read, ended)
+            self._way.gather(runs, slots, layers, computed, self._read, ended)
             undo.pop_all()
-        return _Flight(self._waiters[0], ended, computed, len(runs) * self._payload_bytes, queued_at)
+        return self._flight(self._waiters[0], ended, computed, len(runs), layers, queued_at)
 
     def settle(self) -> None:
         """What the engine queues from now on comes after the reading of all gathers so far."""
@@ -109,65 +115,78 @@ class CudaDevice:
         queued.record(torch.cuda.current_stream(self._device))
         return queued
 
-    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark) -> None:
-        """Copy host slots into pages after the mark; they hold the bytes when this returns."""
-        if runs:
-            queued_at, ended = self._waiters[1].now(), torch.cuda.Event()
-            try:
-                self._way.scatter(runs, slots, after, ended)
-            finally:  # after an error, too: what was queued must not touch the pages later
-                self._waiters[1].wait(ended, after, len(runs) * self._payload_bytes, queued_at)
+    def scatter(
+        self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark, layers: Layers | None = None
+    ) -> Landing:
+        """Queue copies of host slots into pages, after the mark."""
+        if not runs:
+            return LANDED
+        layers = layers or (0, self._layout.n_layers)
+        queued_at, ended = self._waiters[1].now(), torch.cuda.Event()
+        with ExitStack() as undo:
+            undo.callback(ended.synchronize)  # what was queued must not touch pages that others get then
+            self._way.scatter(runs, slots, layers, after, ended)
+            undo.pop_all()
+        return self._flight(self._waiters[1], ended, after, len(runs), layers, queued_at)
+
+    def _flight(
+        self, waiter: Waiter, ended: torch.cuda.Event, after: torch.cuda.Event, n_blocks: int, layers: Layers,
+        queued_at: float,
+    ) -> _Flight:  # fmt: skip
+        n_bytes = n_blocks * (layers[1] - layers[0]) * self._layout.segment_bytes
+        return _Flight(self._device, waiter, ended, after, n_bytes, queued_at)
 
 
 class _Way(Protocol):
     """How copies are queued. `ended` is recorded behind them in any case."""
 
     def gather(
-        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event,
+        self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers, after: torch.cuda.Event,
         read: torch.cuda.Event, ended: torch.cuda.Event,
     ) -> None: ...  # fmt: skip
 
     def scatter(
-        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event, ended: torch.cuda.Event
-    ) -> None: ...
+        self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers, after: torch.cuda.Event,
+        ended: torch.cuda.Event,
+    ) -> None: ...  # fmt: skip
 
 
 class _Staged:
     """Through rings: a kernel puts pages into the order of extents, or back, and one copy a block crosses the wire."""
 
-    def __init__(self, kv: PagedKV, host: Addresses, payload_bytes: int, sizes: RingSizes, driver: CudaDriver) -> None:
+    def __init__(self, kv: PagedKV, host: Addresses, sizes: RingSizes, driver: CudaDriver) -> None:
         self._mover = BlockMover(kv)
         self._mover.warm_up()
         self._host = host
+        self._segment_bytes = kv.layout.segment_bytes
         self._driver = driver
         self._sizes = sizes
         self._kv = kv
-        self._out = Ring(sizes.store_bytes, sizes.window_bytes, payload_bytes, kv.device)
-        self._in = Ring(sizes.load_bytes, sizes.window_bytes, payload_bytes, kv.device)
+        self._out = Ring(sizes.store_bytes, sizes.window_bytes, kv.layout.payload_bytes, kv.device)
+        self._in = Ring(sizes.load_bytes, sizes.window_bytes, kv.layout.payload_bytes, kv.device)
         self._gathering, self._scattering, self._copying_out, self._copying_in = (
             torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(4)
         )
-        most = max(self._out.blocks_per_window, self._in.blocks_per_window)
-        self._payload_sizes = np.full(most, payload_bytes, dtype=np.uint64)
         self._loading = threading.Lock()  # loads come from two lanes
 
     def gather(
-        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event,
+        self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers, after: torch.cuda.Event,
         read: torch.cuda.Event, ended: torch.cuda.Event,
     ) -> None:  # fmt: skip
         with torch.cuda.stream(self._gathering):
             try:
                 self._gathering.wait_event(after)
-                host = self._host[list(slots)]
-                for at, stop in _cut(len(slots), self._out.blocks_per_window):
+                host, row_bytes = self._rows(slots, layers)
+                for at, stop in _cut(len(slots), self._out.window_bytes // row_bytes):
                     pages, _ = self._table(runs[at:stop])
                     window = self._out.take()
+                    rows, addresses = window.rows(stop - at, row_bytes)
                     self._gathering.wait_event(window.emptied)
                     try:
-                        self._mover.gather(pages, window.buffer[: stop - at], self._sizes.store_programs)
+                        self._mover.gather(pages, rows, self._sizes.store_programs, layers)
                         window.filled.record(self._gathering)
                         self._copying_out.wait_event(window.filled)
-                        self._copy(host[at:stop], window.addresses[: stop - at], self._copying_out)
+                        self._copy(host[at:stop], addresses, row_bytes, self._copying_out)
                     finally:  # whatever was queued, who takes the window next comes after it
                         window.emptied.record(self._copying_out)
             finally:
@@ -175,21 +194,27 @@ class _Staged:
                 ended.record(self._copying_out)
 
     def scatter(
-        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event, ended: torch.cuda.Event
+        self,
+        runs: Sequence[PageRun],
+        slots: Sequence[int],
+        layers: Layers,
+        after: torch.cuda.Event,
+        ended: torch.cuda.Event,
     ) -> None:
         with self._loading, torch.cuda.stream(self._scattering):
             try:
                 self._scattering.wait_event(after)
-                host = self._host[list(slots)]
-                for at, stop in _cut(len(slots), self._in.blocks_per_window):
+                host, row_bytes = self._rows(slots, layers)
+                for at, stop in _cut(len(slots), self._in.window_bytes // row_bytes):
                     window = self._in.take()
+                    rows, addresses = window.rows(stop - at, row_bytes)
                     self._copying_in.wait_event(window.emptied)
                     try:
-                        self._copy(window.addresses[: stop - at], host[at:stop], self._copying_in)
+                        self._copy(addresses, host[at:stop], row_bytes, self._copying_in)
                         window.filled.record(self._copying_in)
                         pages, first = self._table(runs[at:stop])
                         self._scattering.wait_event(window.filled)
-                        self._mover.scatter(pages, first, window.buffer[: stop - at], self._sizes.load_programs)
+                        self._mover.scatter(pages, first, rows, self._sizes.load_programs, layers)
                     finally:
                         window.emptied.record(self._scattering)
             finally:
@@ -204,44 +229,59 @@ class _Staged:
         there = pinned.to(self._kv.device, non_blocking=True)
         return there[n:].view(n, width), there[:n]
 
-    def _copy(self, targets: Addresses, sources: Addresses, stream: torch.cuda.Stream) -> None:
-        self._driver.copy(targets, sources, self._payload_sizes[: len(targets)], stream.cuda_stream)
+    def _rows(self, slots: Sequence[int], layers: Layers) -> tuple[Addresses, int]:
+        """Where these layers begin in host slots, and their bytes."""
+        start, stop = layers
+        return self._host[list(slots)] + np.uint64(start * self._segment_bytes), (stop - start) * self._segment_bytes
+
+    def _copy(self, targets: Addresses, sources: Addresses, n_bytes: int, stream: torch.cuda.Stream) -> None:
+        sizes = np.full(len(targets), n_bytes, dtype=np.uint64)
+        self._driver.copy(targets, sources, sizes, stream.cuda_stream)
 
 
 class _Batch:
     """Straight: the pieces are large, and one call of the driver queues all of them."""
 
     def __init__(self, kv: PagedKV, host: Addresses, driver: CudaDriver) -> None:
-        self._runs = ContiguousRuns(kv)
+        self._whole, self._within = ContiguousRuns(kv), ContiguousRuns(kv, is_within_layer=True)
+        self._all = 0, kv.layout.n_layers
         self._host = host
         self._driver = driver
         self._out, self._in = (torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(2))
 
     def gather(
-        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event,
+        self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers, after: torch.cuda.Event,
         read: torch.cuda.Event, ended: torch.cuda.Event,
     ) -> None:  # fmt: skip
         try:
-            engine, host = self._runs.pairs(runs, self._host[list(slots)])
+            engine, host, n_bytes = self._pieces(runs, slots, layers)
             self._out.wait_event(after)
-            self._copy(host, engine, self._out)
+            self._copy(host, engine, n_bytes, self._out)
         finally:
             read.record(self._out)
             ended.record(self._out)
 
     def scatter(
-        self, runs: Sequence[PageRun], slots: Sequence[int], after: torch.cuda.Event, ended: torch.cuda.Event
-    ) -> None:
+        self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers, after: torch.cuda.Event,
+        ended: torch.cuda.Event,
+    ) -> None:  # fmt: skip
         try:
-            engine, host = self._runs.pairs(runs, self._host[list(slots)])
+            engine, host, n_bytes = self._pieces(runs, slots, layers)
             self._in.wait_event(after)
-            self._copy(engine, host, self._in)
+            self._copy(engine, host, n_bytes, self._in)
         finally:
             ended.record(self._in)
 
-    def _copy(self, targets: Addresses, sources: Addresses, stream: torch.cuda.Stream) -> None:
+    def _pieces(
+        self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers
+    ) -> tuple[Addresses, Addresses, int]:
+        """(engine addresses, host addresses, bytes of each)."""
+        pieces = self._whole if layers == self._all else self._within
+        return *pieces.pairs(runs, self._host[list(slots)], layers), pieces.run_bytes
+
+    def _copy(self, targets: Addresses, sources: Addresses, n_bytes: int, stream: torch.cuda.Stream) -> None:
         if len(targets):
-            sizes = np.full(len(targets), self._runs.run_bytes, dtype=np.uint64)
+            sizes = np.full(len(targets), n_bytes, dtype=np.uint64)
             self._driver.copy(targets, sources, sizes, stream.cuda_stream)
 
 

@@ -9,7 +9,7 @@ from tenuto.memory.pages import PageRun
 
 
 class Landing(Protocol):
-    """Copies out of the engine's memory that were queued."""
+    """Copies out of the engine's memory, or into it, that were queued."""
 
     @property
     def has_ended(self) -> bool:
@@ -18,6 +18,10 @@ class Landing(Protocol):
 
     def wait(self) -> None:
         """Until they are. Not on the engine's thread."""
+        ...
+
+    def fence(self) -> None:
+        """What the engine queues from now on comes after these copies. On the engine's thread; doesn't wait."""
         ...
 
 
@@ -29,6 +33,9 @@ class _Landed:
     def wait(self) -> None:
         """At once."""
 
+    def fence(self) -> None:
+        """It does."""
+
 
 LANDED = _Landed()
 
@@ -36,11 +43,15 @@ Mark = Any
 """A moment in the engine's computing, made by `Device.mark`."""
 
 
+Layers = tuple[int, int]
+"""A half-open range that counts from an extent's first layer."""
+
+
 class Device(Protocol):
     """The engine's paged memory. `gather`, `settle` and `mark` are called on the engine's thread and don't wait."""
 
-    def gather(self, runs: Sequence[PageRun], slots: Sequence[int]) -> Landing:
-        """Queue copies of pages into host slots, behind what the engine has queued."""
+    def gather(self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers | None = None) -> Landing:
+        """Queue copies of pages into host slots, all layers or some, behind what the engine has queued."""
         ...
 
     def settle(self) -> None:
@@ -48,9 +59,11 @@ class Device(Protocol):
         ...
 
     def mark(self) -> Mark:
-        """All that the engine and our gathers have queued so far, for a `scatter` to come after."""
+        """All that the engine and our gathers have queued so far, for a scatter to come after."""
         ...
 
-    def scatter(self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark) -> None:
-        """Copy host slots into pages, once what `after` marks has ended; they hold the bytes when this returns."""
+    def scatter(
+        self, runs: Sequence[PageRun], slots: Sequence[int], after: Mark, layers: Layers | None = None
+    ) -> Landing:
+        """Queue copies of host slots into pages, all layers or some, once what `after` marks has ended."""
         ...

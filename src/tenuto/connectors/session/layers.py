@@ -1,0 +1,105 @@
+"""A worker's layered loads: those of a step, what of them failed, and what was computed on top of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tenuto.config import Runtime
+from tenuto.errors import Cause
+from tenuto.memory.extent import ExtentCodec
+from tenuto.transfers.engine import TransferEngine
+from tenuto.transfers.lanes.device import Mark
+from tenuto.transfers.layered import LayeredLoads, plan_loads
+from tenuto.transfers.layered.parts import Parts
+from tenuto.transfers.plan import BlockFailure, Transfer, TransferResult
+
+_LOOK_S = 0.05
+
+
+class LayeredWork:
+    """On the engine's thread: `begin`, `load_layer` for each layer, `end`; then `take_failed_pages` and `poll`.
+
+    What can't go layer by layer, as what goes straight from disk to the device, is waited for in `begin`.
+    """
+
+    def __init__(self, parts: Parts, engine: TransferEngine, mark: Callable[[], Mark], runtime: Runtime) -> None:
+        self._parts = parts
+        self._engine = engine
+        self._mark = mark
+        self._loads = LayeredLoads(parts, lookahead=runtime.layers_ahead, timeout_s=runtime.load_timeout_s)
+        self._transfers: dict[int, Transfer] = {}
+        """Loads into pages of this step, by id."""
+        self._failures: dict[int, tuple[int, ...]] = {}
+        """Blocks of them that failed, by id."""
+        self._results: list[TransferResult] = []
+        self._failed_pages: set[int] = set()
+
+    def begin(self, transfers: Sequence[Transfer]) -> None:
+        """The loads of this step, with the reads that they wait for."""
+        plans, rest = plan_loads(transfers)
+        self._transfers = {transfer.id: transfer for transfer in transfers if transfer.pages}
+        self._failures = {}
+        self._loads.begin(plans, self._mark())
+        if rest:
+            self._engine.submit(rest)
+            self._wait({transfer.id for transfer in rest})
+
+    def load_layer(self, layer: int) -> None:
+        """See `LayeredLoads.load_layer`."""
+        self._loads.load_layer(layer)
+
+    def end(self, stores: Sequence[Transfer]) -> Sequence[Transfer]:
+        """The forward is queued: of what it fills, the transfers that may be started.
+
+        A block that was computed behind one that failed holds wrong bytes: it fails, and the engine computes it again.
+        """
+        for load_id, failures in self._loads.end().items():
+            self._failures[load_id] = tuple(failures)
+        wrong: set[bytes] = set()
+        for load_id, indices in self._failures.items():
+            transfer = self._transfers[load_id]
+            wrong.update(key.hash for key in transfer.keys)
+            for index in indices:
+                run = transfer.pages[index]
+                self._failed_pages.update(run.pages[run.first :])
+        return [store for store in stores if not self._is_wrong(store, wrong)] if wrong else stores
+
+    def take_failed_pages(self) -> set[int]:
+        """Engine pages that were not loaded after all, since the last call."""
+        failed, self._failed_pages = self._failed_pages, set()
+        return failed
+
+    def poll(self) -> list[TransferResult]:
+        """Results since the last call: ours, and what came from the engine's lanes while `begin` waited for some."""
+        results, self._results = self._results, []
+        return results + self._loads.poll()
+
+    def reset(self, codec: ExtentCodec) -> None:
+        """Blocks are of another namespace from now on."""
+        self._parts.codec = codec
+
+    def close(self, timeout_s: float = 0.0) -> bool:
+        """End after what is on its way; whether that came within `timeout_s`."""
+        return self._loads.close(timeout_s)
+
+    def _wait(self, ids: set[int]) -> None:
+        """Until these transfers have ended, which they do by their deadline."""
+        while ids:
+            for result in self._engine.poll(_LOOK_S):
+                self._results.append(result)
+                ids.discard(result.transfer_id)
+                if result.failures and result.transfer_id in self._transfers:
+                    self._failures[result.transfer_id] = tuple(result.failed)
+
+    def _is_wrong(self, store: Transfer, wrong: set[bytes]) -> bool:
+        """Whether some block of it is one of `wrong`, or stands on one; these are wrong themselves."""
+        is_wrong = False
+        for key in store.keys:
+            if key.hash in wrong or key.parent in wrong:
+                wrong.add(key.hash)
+                is_wrong = True
+        if not is_wrong:
+            return False
+        failures = tuple(BlockFailure(index, Cause.CANCELLED, "its source failed") for index in range(len(store.keys)))
+        self._results.append(TransferResult(store.id, failures))
+        return True

@@ -1,0 +1,302 @@
+"""Loads layer by layer: a window of layers is on its way ahead of the one that the engine waits for."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from tenuto.errors import Cause
+from tenuto.tiers.store import SlotIO
+from tenuto.traces import span
+from tenuto.transfers.lanes import LANDED, Landing
+from tenuto.transfers.lanes.device import Mark
+from tenuto.transfers.layered.parts import Failures, Parts, Threads, all_fail, at_indices, result
+from tenuto.transfers.layered.plan import LoadPlan
+from tenuto.transfers.plan import BlockFailure, TransferResult
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    """One plan on its way. A block that has failed is left out of later layers."""
+
+    plan: LoadPlan
+    failures: Failures = field(default_factory=dict[int, BlockFailure])
+    is_withdrawn: bool = False
+
+    def alive(self) -> list[int]:
+        """Blocks that have not failed."""
+        return [index for index in range(len(self.plan.load.keys)) if index not in self.failures]
+
+    def fail(self, failures: Failures) -> None:
+        """These blocks, unless they had failed before."""
+        self.failures = failures | self.failures
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """The loads that one forward pass waits for."""
+
+    loads: list[_Load]
+    mark: Mark
+    began: float
+    layers: list[Landing | None]
+    """What puts each layer into pages; None until it is queued."""
+    layer_bytes: int
+    n_claimed: int = 0
+    n_moving: int = 0
+    """Layers that a thread has in hand."""
+    n_touching: int = 0
+    """Of them, those that are being queued into pages."""
+    asked: int = 0
+    """The layer that the engine waits for."""
+    fenced: set[int] = field(default_factory=set[int])
+    """Layers that it has waited for."""
+    is_open: bool = False
+    """Whether the first layer's bytes, and the headers, are there."""
+    is_given_up: bool = False
+    has_ended: bool = False
+    is_landing: bool = False
+    n_reading: int = 0
+    reading_since: float = 0.0
+    read_s: float = 0.0
+    """In which at least one layer was being read."""
+
+    def may_claim(self, n_ahead: int) -> bool:
+        """Whether the next layer may go, not more than so many beyond the one that is waited for."""
+        layer = self.n_claimed
+        is_over = self.is_given_up or layer == len(self.layers) or layer > self.asked + n_ahead
+        return not is_over and (self.is_open or not layer)  # headers have the sums of later layers
+
+
+class LayeredLoads:
+    """Loads of one forward pass at a time.
+
+    On the engine's thread: `begin`, then `load_layer` before each layer's attention, then `end`; `withdraw` in between.
+    Reads of a layer are one call of the store. At most `lookahead` layers are on their way beyond the one that is
+    waited for, and while `most_bytes` are, only that one. When a layer has not come `timeout_s` after `begin`,
+    the rest is given up: its blocks fail, and nothing touches their pages any more.
+    """
+
+    def __init__(self, parts: Parts, *, lookahead: int = 4, most_bytes: int = 1 << 30, timeout_s: float = 30.0) -> None:
+        self._parts = parts
+        self._lookahead = lookahead
+        self._most_bytes = most_bytes
+        self._timeout_s = timeout_s
+        self._now: _Step | None = None
+        """The engine's thread alone: between `begin` and `end`."""
+        self._steps: list[_Step] = []
+        self._results: list[TransferResult] = []
+        self.n_reads = 0
+        """Calls of the store so far."""
+        self._threads = Threads("layers", lookahead + 1, self._take)
+
+    # -- the engine's thread ------------------------------------------------------------------------
+
+    def begin(self, plans: Sequence[LoadPlan], mark: Mark) -> None:
+        """Start with the first layers; pages are not written before what `mark` marks has ended."""
+        if not plans:
+            return
+        parts = self._parts
+        loads = [_Load(plan) for plan in plans]
+        for load in loads:
+            if load.plan.read is None:
+                load.fail(_wrong_headers(parts, load.plan))
+        layer_bytes = sum(len(plan.load.keys) for plan in plans) * parts.codec.layout.segment_bytes
+        self._now = step = _Step(loads, mark, parts.clock(), [None] * parts.n_layers, layer_bytes)
+        with self._threads.changed:
+            self._steps.append(step)
+            self._threads.changed.notify_all()
+
+    def load_layer(self, layer: int) -> None:
+        """What the engine queues from now on finds this layer in its pages, or its block has failed."""
+        if (step := self._now) is None:
+            return
+        with span("wait", layer=layer), self._threads.changed:
+            step.asked = max(step.asked, layer)
+            self._threads.changed.notify_all()
+            left_s = step.began + self._timeout_s - self._parts.clock()
+            is_there = self._threads.changed.wait_for(
+                lambda: step.layers[layer] is not None or step.is_given_up, max(left_s, 0.0)
+            )
+            if not is_there:
+                self._give_up(step, Cause.TIMEOUT)
+            landing = step.layers[layer]
+        if landing is not None:
+            landing.fence()
+        step.fenced.add(layer)
+
+    def end(self) -> dict[int, Failures]:
+        """The forward is queued: the failures, by the id of the load. Results follow when all bytes have landed.
+
+        A layer that was not waited for was computed with whatever its pages held: all blocks fail.
+        """
+        step, self._now = self._now, None
+        if step is None:
+            return {}
+        with self._threads.changed:
+            if len(step.fenced) < self._parts.n_layers:
+                self._give_up(step, Cause.CANCELLED)
+            step.has_ended = True
+            self._threads.changed.notify_all()
+            return {load.plan.load.id: dict(load.failures) for load in step.loads if load.failures}
+
+    def withdraw(self, load_id: int) -> None:
+        """What of this load is not submitted yet never is; its slots are free when its result has come."""
+        if (step := self._now) is None:
+            return
+        with self._threads.changed:
+            for load in step.loads:
+                if load.plan.load.id == load_id:
+                    load.is_withdrawn = True
+                    load.fail(all_fail(load.alive(), Cause.CANCELLED))
+            self._wait_untouched(step)
+
+    def poll(self) -> list[TransferResult]:
+        """Results since the last call, one for each transfer of a plan."""
+        with self._threads.changed:
+            results, self._results = self._results, []
+        return results
+
+    def n_pending(self) -> int:
+        """Transfers without a result."""
+        with self._threads.changed:
+            return sum(len(load.plan.transfers) for step in self._steps for load in step.loads)
+
+    def close(self, timeout_s: float = 0.0) -> bool:
+        """End the threads after what is on its way; whether that came within `timeout_s`."""
+        self.end()
+        return self._threads.close(timeout_s)
+
+    def _give_up(self, step: _Step, cause: Cause) -> None:
+        """Under the lock."""
+        step.is_given_up = True
+        for load in step.loads:
+            load.fail(all_fail(load.alive(), cause))
+        self._wait_untouched(step)
+
+    def _wait_untouched(self, step: _Step) -> None:
+        """Under the lock: what is being queued into pages is queued, and the engine's next computing comes after it."""
+        self._threads.changed.wait_for(lambda: not step.n_touching)
+        for landing in step.layers:
+            if landing is not None:
+                landing.fence()
+
+    # -- threads ------------------------------------------------------------------------------------
+
+    def _take(self) -> partial[None] | None:
+        """Under the lock: the next layer that may go, or a step that has ended and is to land."""
+        for step in self._steps:
+            if step.has_ended and not step.n_moving and not step.is_landing:
+                step.is_landing = True
+                return partial(self._land, step)
+            n_ahead = self._lookahead if step.n_moving * step.layer_bytes < self._most_bytes else 0
+            if step.may_claim(n_ahead):
+                layer, step.n_claimed = step.n_claimed, step.n_claimed + 1
+                step.n_moving += 1
+                return partial(self._move, step, layer)
+        return None
+
+    def _move(self, step: _Step, layer: int) -> None:
+        landing: Landing = LANDED
+        try:
+            self._read(step, layer)
+            landing = self._into_pages(step, layer)
+        except Exception:
+            logger.exception("layer %d of a load failed", layer)
+            with self._threads.changed:
+                for load in step.loads:
+                    load.fail(all_fail(load.alive(), Cause.IO_ERROR, "internal error"))
+        finally:
+            with self._threads.changed:
+                step.layers[layer] = landing
+                step.n_moving -= 1
+                self._threads.changed.notify_all()
+
+    def _read(self, step: _Step, layer: int) -> None:
+        """From the store into host slots: one call for each volume, which is one for most."""
+        reading = [load for load in step.loads if load.plan.read is not None]
+        by_volume: dict[str, list[tuple[_Load, list[int], list[SlotIO]]]] = {}
+        with self._threads.changed:
+            for load in reading:
+                read, indices = load.plan.read, load.alive()
+                if read is not None and indices:
+                    items = self._parts.items(read, read.sources, read.targets, indices)
+                    by_volume.setdefault(read.volume, []).append((load, indices, items))
+        for volume, parts in by_volume.items():
+            items = list(itertools.chain.from_iterable(items for _, _, items in parts))
+            n_bytes = len(items) * self._parts.codec.layout.segment_bytes
+            with self._reading(step), span("load", layer=layer, n_bytes=n_bytes):
+                failures = self._parts.needed_store().read(items, volume, (layer, layer + 1))
+            with self._threads.changed:
+                self.n_reads += 1
+                at = 0
+                for load, indices, its in parts:
+                    load.fail(at_indices(failures, indices, at))
+                    at += len(its)
+        with self._threads.changed:
+            step.is_open = True
+            self._threads.changed.notify_all()
+
+    @contextmanager
+    def _reading(self, step: _Step) -> Generator[None]:
+        """Counts the time in which something is read; what waits for the engine is none of the store's."""
+        with self._threads.changed:
+            if not step.n_reading:
+                step.reading_since = self._parts.clock()
+            step.n_reading += 1
+        try:
+            yield
+        finally:
+            with self._threads.changed:
+                step.n_reading -= 1
+                if not step.n_reading:
+                    step.read_s += self._parts.clock() - step.reading_since
+
+    def _into_pages(self, step: _Step, layer: int) -> Landing:
+        with self._threads.changed:
+            if step.is_given_up:
+                return LANDED
+            pairs = [
+                (load.plan.load.pages[index], load.plan.load.sources[index])
+                for load in step.loads for index in load.alive()
+            ]  # fmt: skip
+            step.n_touching += 1
+        try:
+            runs, slots = [run for run, _ in pairs], [slot for _, slot in pairs]
+            return self._parts.device.scatter(runs, slots, step.mark, (layer, layer + 1))
+        finally:
+            with self._threads.changed:
+                step.n_touching -= 1
+                self._threads.changed.notify_all()
+
+    def _land(self, step: _Step) -> None:
+        """Wait for the last bytes; host slots may be given to others then."""
+        for landing in step.layers:
+            if landing is not None:
+                landing.wait()
+        extent_bytes = self._parts.codec.layout.extent_bytes
+        results: list[TransferResult] = []
+        for load in step.loads:
+            if load.plan.read is not None:
+                results.append(result(load.plan.read, load.failures, extent_bytes, step.read_s))
+            results.append(result(load.plan.load, load.failures, extent_bytes, 0.0))  # what computing hid is no cost
+        with self._threads.changed:
+            self._results += results
+            self._steps.remove(step)
+
+
+def _wrong_headers(parts: Parts, plan: LoadPlan) -> Failures:
+    """Host slots that hold another block: a bug kept from becoming a wrong answer."""
+    transfer = plan.load
+    wrong = [
+        index
+        for index, (key, slot) in enumerate(zip(transfer.keys, transfer.sources, strict=True))
+        if not parts.codec.is_block(parts.arena.slot(slot), key.hash)
+    ]
+    return all_fail(wrong, Cause.CORRUPT, "the host slot holds another block")

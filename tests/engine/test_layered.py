@@ -1,0 +1,130 @@
+"""Layer by layer in a real engine: answers are those of computing, whatever is loaded under the forward, and however
+it fails."""
+
+import pytest
+
+from tenuto.testing.files import make_faulty
+from tenuto.tokens import HashChain
+from tests.engine.tiny import prompt
+
+pytestmark = pytest.mark.engine
+
+LAYERED = {"runtime": {"onboard": "layered", "cost_gate": False}}
+TOKENS = prompt(70, 500)  # 7 blocks of 64
+HIT = 7 * 64
+
+
+def put_on_disk(engine):
+    engine.settle()
+    engine.leader.manager.host.reset()
+    engine.forget()
+
+
+def key_of(engine, tokens, index):
+    chain = HashChain(engine.leader._namespace.digest, 64)
+    chain.append(tokens)
+    return chain.hashes[index]
+
+
+def n_fenced(engine):
+    """Counts the layers that the engine's attention has waited for."""
+    loads = engine.worker._layered._loads
+    counted = []
+    load_layer = loads.load_layer
+
+    def count(layer):
+        if loads._now is not None:
+            counted.append(layer)
+        load_layer(layer)
+
+    loads.load_layer = count
+    return counted
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_a_hit_is_loaded_under_its_own_forward(start, place):
+    engine = start(LAYERED)
+    expected = engine.ask(TOKENS)[1]
+    engine.settle()
+    waited = n_fenced(engine)
+    put_on_disk(engine) if place == "disk" else engine.forget()
+    reads = engine.worker._layered._loads.n_reads
+    assert engine.ask(TOKENS) == (HIT, expected)
+    n_layers = engine.worker.setup.layout.n_layers
+    assert waited == list(range(n_layers))
+    assert engine.worker._layered._loads.n_reads - reads == (n_layers if place == "disk" else 0)
+    figures = engine.settle()
+    assert figures[f"tokens.loaded.{place}"] == HIT
+    assert figures["loads"] == 1
+    engine.forget()
+    assert engine.ask(TOKENS) == (HIT, expected)  # what came from disk is in host memory now
+    assert engine.settle()["tokens.loaded.host"] == (HIT if place == "disk" else 2 * HIT)
+
+
+def test_hits_of_many_requests_are_loaded_under_one_forward(start):
+    engine = start(LAYERED)
+    prompts = [prompt(80 + number, 100 + 60 * number) for number in range(5)]
+    expected = [list(output.outputs[0].token_ids) for output in engine.generate(*prompts)]
+    put_on_disk(engine)
+    fresh = prompt(90, 150)
+    outputs = engine.generate(*prompts, fresh)
+    assert [list(output.outputs[0].token_ids) for output in outputs[:-1]] == expected
+    assert [output.num_cached_tokens for output in outputs] == [64 * (len(p) // 64) for p in prompts] + [0]
+    engine.settle()
+    assert engine.worker._layered._loads.n_pending() == 0
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_harmed_layer_is_computed_and_what_was_computed_on_it_is_not_kept(start, layer):
+    engine = start(LAYERED)
+    longer = [*TOKENS, *prompt(71, 200)]  # four more blocks, in the same step as the load
+    expected = engine.ask(longer)
+    engine.leader.reset()
+    engine.forget()
+    engine.ask(TOKENS)
+    put_on_disk(engine)
+    layout = engine.worker.setup.layout
+    path = min(engine.worker._store._claim.folder.glob("pool-*.kv"))
+    slot = engine.leader.manager.disk.match([key_of(engine, TOKENS, 2)]).slots[0]
+    with path.open("r+b") as file:
+        file.seek(slot * layout.extent_bytes + layout.header_bytes + layer * layout.segment_bytes)
+        file.write(bytes(range(200)) * 20)
+    assert engine.ask(longer)[1] == expected[1]
+    figures = engine.settle()
+    assert figures["failed.disk_to_host.corrupt"] == 1
+    for _ in range(2):  # what is kept now is right
+        engine.forget()
+        assert engine.ask(longer)[1] == expected[1]
+        engine.settle()
+    assert figures["failed.device_to_host.cancelled"] > 0
+
+
+def test_a_disk_that_is_too_slow_is_given_up_and_the_answer_is_right(start):
+    engine = start({"runtime": LAYERED["runtime"] | {"load_timeout_s": 0.3}})
+    expected = engine.ask(TOKENS)[1]
+    put_on_disk(engine)
+    files = make_faulty(engine.worker._store)
+    files.read_s = 2.0
+    assert engine.ask(TOKENS)[1] == expected
+    files.read_s = 0.0
+    figures = engine.settle()
+    assert figures["failed.host_to_device.timeout"] == 7
+    engine.forget()
+    assert engine.ask(TOKENS)[1] == expected
+
+
+def test_auto_is_layered_for_a_request_that_is_alone(start):
+    engine = start({"runtime": {"onboard": "auto", "cost_gate": False}})
+    prompts = [prompt(60 + number, 300) for number in range(2)]
+    expected = [list(output.outputs[0].token_ids) for output in engine.generate(*prompts)]
+    engine.settle()
+    waited = n_fenced(engine)
+    engine.forget()
+    assert engine.ask(prompts[0])[1] == expected[0]
+    assert waited
+    waited.clear()
+    engine.forget()
+    outputs = engine.generate(*prompts)
+    assert [list(output.outputs[0].token_ids) for output in outputs] == expected
+    assert [output.num_cached_tokens for output in outputs] == [256, 256]
+    engine.settle()
