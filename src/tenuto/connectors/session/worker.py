@@ -105,6 +105,9 @@ class Worker:
             poller = _PeerPoller(store, setup.config.tiers.disk.poll_s)
             arena = make_arena(paged, self._n_host_slots + n_bounce, driver)
             undo.callback(arena.close)
+            if store is not None:
+                store.buffers.attach(arena.view)
+                undo.callback(store.buffers.detach)
             device = make_device(setup, paged, arena, driver)
             movers = Movers(arena, self._codec, device, store, n_bounce)
             engine = TransferEngine(
