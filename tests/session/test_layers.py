@@ -21,11 +21,13 @@ BLOCKS = make_blocks(6)
 class Work:
     """Over a rig, with the lanes that a worker has."""
 
-    def __init__(self):
+    def __init__(self, *, may_fail=True):
         self.rig = Rig()
         self.engine = TransferEngine(self.rig.movers, load_timeout_s=30.0, max_queued_stores=99)
         parts = Parts(self.rig.device, self.rig.arena, self.rig.codec, self.rig.store)
-        self.layered = LayeredWork(parts, self.engine, self.rig.movers.mark, Runtime(onboard="layered"))
+        self.layered = LayeredWork(
+            parts, self.engine, self.rig.movers.mark, Runtime(onboard="layered"), may_fail=may_fail
+        )
 
     def forward(self, loads, stores=()):
         self.layered.begin(loads)
@@ -99,3 +101,13 @@ def test_what_cannot_go_by_layers_is_there_before_the_forward(work):
     assert work.layered.end(stores) == []
     assert work.layered.take_failed_pages() == set(runs[1].pages)
     assert work.results(2) == {1: {1: Cause.CORRUPT}, 5: {0: Cause.CANCELLED}}
+
+
+def test_an_engine_that_would_hear_too_late_is_ended_rather_than_served_wrong_bytes():
+    work = Work(may_fail=False)
+    try:
+        work.rig.fill_host(4, BLOCKS[0])
+        with pytest.raises(RuntimeError, match="could not be loaded under the forward"):
+            work.forward([load_of(1, BLOCKS[1:2], [4], [run_of(0)])])
+    finally:
+        work.close()

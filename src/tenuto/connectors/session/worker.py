@@ -117,7 +117,8 @@ class Worker:
             layered = None
             if setup.config.runtime.onboard != "async":
                 parts = Parts(device, arena, self._codec, store)
-                layered = LayeredWork(parts, engine, movers.mark, setup.config.runtime)
+                may_fail = not setup.is_async_scheduled
+                layered = LayeredWork(parts, engine, movers.mark, setup.config.runtime, may_fail=may_fail)
                 undo.callback(layered.close)
             self._trace = open_rank_trace(setup.config.runtime.trace_file, self.rank, self._engine_index)
             undo.pop_all()
