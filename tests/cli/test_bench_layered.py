@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tenuto.cli.bench import command, layered
+from tenuto.cli.bench.computing import Products
 from tenuto.cli.bench.layered import choose_sizes
 from tenuto.cli.bench.layered_bed import Bed
 from tenuto.cli.main import main
@@ -14,6 +15,7 @@ from tenuto.errors import Cause, ConfigError, InvariantError, TenutoError
 from tenuto.memory.paged import PagedKV
 from tenuto.tiers.disk import DiskStore
 from tenuto.tiers.store import Failure
+from tenuto.traces import Recorder
 
 pytestmark = pytest.mark.unit
 
@@ -112,3 +114,51 @@ def test_a_disk_without_room_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"--dir: 0\.0 GB are free there"):
         Bed(tmp_path, SIZES.bed, is_gpu=False)
     assert list(tmp_path.iterdir()) == []
+
+
+class MadeUpEvent:
+    """An event of a stream on which a product takes a second and all else nothing."""
+
+    now_s = 0.0
+
+    def __init__(self, enable_timing=False):
+        assert enable_timing
+
+    def record(self):
+        self.at_s = MadeUpEvent.now_s
+
+    def synchronize(self):
+        assert self.at_s <= MadeUpEvent.now_s
+
+    def elapsed_time(self, other):
+        return (other.at_s - self.at_s) * 1e3
+
+
+def test_on_a_gpu_as_many_products_are_queued_as_take_the_time_and_events_time_them(monkeypatch):
+    def product(one, other, out):
+        MadeUpEvent.now_s += 1.0
+
+    monkeypatch.setattr("torch.cuda.Event", MadeUpEvent)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    monkeypatch.setattr("torch.randn", lambda *_, **__: None)
+    monkeypatch.setattr("torch.mm", product)
+    computing = Products()
+    computing.layer_s = 2.9
+    with Recorder() as recorder:
+        computing.begin()
+        computing.compute(0)
+        MadeUpEvent.now_s += 5.0  # the stream waits for a load
+        computing.compute(1)
+        computing.finish()
+        first, second = recorder.spans()
+    assert (first.name, first.layer, second.layer) == ("compute", 0, 1)
+    assert [first.stop_s - first.start_s, second.start_s - first.stop_s, second.stop_s - second.start_s] == (
+        pytest.approx([3.0, 5.0, 3.0])
+    )
+    computing.layer_s = 0.0
+    with Recorder() as recorder:
+        computing.begin()
+        computing.compute(0)
+        computing.finish()
+    (span,) = recorder.spans()
+    assert span.stop_s - span.start_s == pytest.approx(1.0)  # never none

@@ -251,19 +251,23 @@ class Bed:
             self.codec.write_header(self.arena.slot(slot), block)
 
     def _fill(self) -> None:
-        """Write every slot of the disk once, as it grows."""
+        """Write every slot of the disk once, as it grows, and wait until it has grown enough to rest."""
         deadline = time.monotonic() + _TIMEOUT_S
         for blocks, at in ((self.blocks, 0), (self._others, len(self.blocks))):
             self._gather(blocks)
             left = self._items(blocks, at)
             while left:
+                self._wait_slots(left[0].slot + 1, deadline)
                 there = [item for item in left if item.slot < self.disk.capacity().n_slots]
                 _must_move(self.disk.write(there))
                 left = left[len(there) :]
-                if not there and time.monotonic() > deadline:
-                    raise TenutoError(f"the disk store has not grown to {2 * len(blocks)} blocks in {_TIMEOUT_S:.0f} s")
-                if left:
-                    time.sleep(0.01)
+        self._wait_slots(2 * len(self.blocks) + (self.disk.slots_per_file + 1) // 2, deadline)
+
+    def _wait_slots(self, n_slots: int, deadline: float) -> None:
+        while self.disk.capacity().n_slots < n_slots:
+            if time.monotonic() > deadline:
+                raise TenutoError(f"the disk store has not grown to {n_slots} blocks in {_TIMEOUT_S:.0f} s")
+            time.sleep(0.01)
 
 
 def _crossing(kv: PagedKV, n_slots: int, *, is_gpu: bool) -> tuple[HostArena, Device]:
