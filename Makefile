@@ -1,6 +1,6 @@
 # Everything from a fresh clone on Debian 12: each goal sets up what it needs.
 #
-#   make install   .venv with the engine, the demo and the checks (3 GB, two minutes)
+#   make install   .venv with the engine, the demo and the checks (3.4 GB, two minutes)
 #   make demo      a real engine, a real model: cold, host hit, disk hit
 #   make test      style, types, import order, tests
 #   make test-vllm vLLM's own connector tests with ours in place of its own (downloads 45 MB; minutes)

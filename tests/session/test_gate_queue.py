@@ -13,6 +13,7 @@ pytestmark = pytest.mark.unit
 
 COMPUTE_S = ALL * TOKEN_S  # of a prompt: 0.8 s
 DEADLINE_S = 30.0
+ALONE = {"n_others": 0, "overlaps": False}
 
 
 class Busy(Server):
@@ -147,9 +148,9 @@ def test_a_peers_blocks_wait_for_those_of_the_disk():
     for _ in range(3):
         gate.loaded("peer", N_BLOCKS, COMPUTE_S / 2)
     offer = Offer((("peer", N_BLOCKS),), 0, 0, ALL + 4, BLOCK, gate._block_bytes)
-    assert gate._best(offer, gate._costs({}), 0.0, {"n_others": 0, "overlaps": False}) == N_BLOCKS
-    assert gate._best(offer, gate._costs({"host": (9, 9)}), 0.0, {"n_others": 0, "overlaps": False}) == N_BLOCKS
-    assert gate._best(offer, gate._costs({"disk": (1, N_BLOCKS)}), 0.0, {"n_others": 0, "overlaps": False}) == 0
+    assert gate._best(offer, gate._costs({}), 0.0, ALONE) == N_BLOCKS
+    assert gate._best(offer, gate._costs({"host": (9, 9)}), 0.0, ALONE) == N_BLOCKS
+    assert gate._best(offer, gate._costs({"disk": (1, N_BLOCKS)}), 0.0, ALONE) == 0
 
 
 def test_what_each_load_takes_whatever_it_brings_is_waited_for_too():

@@ -1,6 +1,8 @@
 """Descriptors are few, and never closed under somebody who uses them."""
 
+import errno
 import os
+from contextlib import ExitStack
 
 import pytest
 
@@ -80,3 +82,28 @@ def test_whoever_closes_is_told_before(tmp_path):
     use(made, 0, 1)
     made.close()
     assert told == [True, True]
+
+
+def test_where_a_process_may_have_no_more_idle_ones_close(tmp_path):
+    """An engine has sockets, too, and its user set the limit."""
+    opened = []
+
+    def limited(file):
+        if len(opened) - len(closed) >= 4:
+            raise OSError(errno.EMFILE, "Too many open files")
+        opened.append(file.number)
+        return os.open(tmp_path, os.O_RDONLY)
+
+    closed = []
+    descriptors = Descriptors(limited, 100, closed.append)
+    for number in range(10):
+        with descriptors.use(File(number, "f", is_writable=False)):
+            pass
+    assert opened == list(range(10))
+    assert len(opened) - len(closed) <= 4
+    with ExitStack() as in_use:
+        for number in range(10, 14):
+            in_use.enter_context(descriptors.use(File(number, "f", is_writable=False)))
+        with pytest.raises(OSError, match="Too many"):
+            in_use.enter_context(descriptors.use(File(14, "f", is_writable=False)))
+    descriptors.close()

@@ -28,7 +28,7 @@ from tenuto.tiers.disk.runtime import (
     open_runtime,
 )
 from tenuto.tiers.disk.runtime.books import Submission
-from tenuto.tiers.disk.runtime.stripeset import read_place
+from tenuto.tiers.disk.runtime.stripeset import read_place, settle
 from tenuto.tiers.disk.runtime.striping import Striping
 
 pytestmark = pytest.mark.unit
@@ -89,6 +89,18 @@ def test_a_striped_file_lies_on_all_disks(tmp_path):
     first = (tmp_path / "abcd"[rotation] / "folder/file").read_bytes()
     assert first[:UNIT] == bench.data[:UNIT]
     assert first[UNIT : 2 * UNIT] == bench.data[4 * UNIT : 5 * UNIT]
+    runtime.close()
+
+
+def test_the_disks_of_a_stripe_share_the_descriptors(tmp_path):
+    runtime = striped(tmp_path, max_open_files=8, n_threads=1)
+    bench = Bench(runtime)
+    names = [f"file-{number}" for number in range(40)]
+    for name in names:
+        runtime.reserve(name, bench.chunk * 16)
+    files = runtime.open_batch(names)
+    bench.moved([bench.request(Op.READ, 0, 16, file=file) for file in files])
+    assert sum(len(device.descriptors._open) for device in runtime.devices) == 8
     runtime.close()
 
 
@@ -239,6 +251,9 @@ def test_a_folder_that_is_mounted_twice_is_one(tmp_path):
         with pytest.raises(ConfigError, match="a folder is there twice"):
             striped(tmp_path, "ab")
         assert list((tmp_path / "a").iterdir()) == []
+        with pytest.raises(ConfigError, match="are one; give each once"):  # made in the parents that are one
+            settle("stripes", [tmp_path / "a/kv", tmp_path / "b/kv"], UNIT, lambda _: True)
+        assert list((tmp_path / "a/kv").iterdir()) == []
     finally:
         subprocess.run(["umount", tmp_path / "b"], check=True)
 

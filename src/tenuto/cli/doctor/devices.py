@@ -59,7 +59,7 @@ def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_libr
 def check_runtimes(missing: Callable[[], dict[str, str]] = what_is_missing) -> list[Finding]:
     """Storage runtimes over foreign libraries: what they lack here. Nobody needs them; plain files always work."""
     return [
-        ok(f"{name}://", f"nothing needs it; {absent}" if absent else "has what it needs")
+        ok(f"{name}://", f"for tiers.disk.runtime alone: {absent}" if absent else "has what it needs")
         for name, absent in missing().items()
     ]
 

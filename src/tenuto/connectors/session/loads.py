@@ -58,7 +58,7 @@ class Loads:
         self._block_tokens = block_tokens
         self._clock = clock
         self._loads: dict[int, tuple[_Load, _Piece]] = {}  # by transfer
-        self._reading: dict[Route, dict[int, _Piece]] = {}  # by lane and transfer, in their order
+        self._reading: dict[tuple[Route, bool], dict[int, _Piece]] = {}  # by lane and transfer, in their order
 
     def __len__(self) -> int:
         """Transfers of loads that have not ended."""
@@ -75,7 +75,7 @@ class Loads:
 
     def n_computing(self, trackers: Mapping[str, RequestTracker]) -> int:
         """Requests beside one that asks which wait for no load: while it computes they wait."""
-        loading = {load.request_id for load, _ in self._loads.values()}
+        loading = {load.request_id for load, _ in self._loads.values() if not load.is_layered}
         return max(sum(t.waits_for is None and name not in loading for name, t in trackers.items()) - 1, 0)
 
     def begin(self, request_id: str, hit: Hit, hit_at: int, onboard: Onboard, *, is_layered: bool = False) -> None:
@@ -93,8 +93,8 @@ class Loads:
         for transfer, piece in zip(into_device, pieces, strict=True):
             self._loads[transfer.id] = load, piece
             reader = transfer.after[0] if transfer.after else transfer.id
-            lane = self._reading.setdefault(routes[reader], {})
-            piece.turn_at = None if lane else load.began
+            lane = self._reading.setdefault((routes[reader], is_layered), {})
+            piece.turn_at = None if lane and not is_layered else load.began
             lane[reader] = piece
             self._recorder.add(metrics.FOUND_TOKENS, piece.stop - piece.start, piece.tier)
         self._recorder.add(metrics.LOADS, 1)

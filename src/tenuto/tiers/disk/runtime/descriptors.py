@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -45,7 +46,7 @@ class Descriptors:
                 raise StoreError(Cause.MISSING, f"{file.name}: its folder is closed")
             found = self._open.get(file.number)
             if found is None:
-                found = self._open[file.number] = _Open(self._open_file(file))
+                found = self._open[file.number] = _Open(self._opened(file))
             else:
                 self._open.move_to_end(file.number)
             found.n_users += 1
@@ -75,6 +76,17 @@ class Descriptors:
             idle = [found.fd for found in self._open.values() if self._doom(found)]
             self._open.clear()
         self._close(idle)
+
+    def _opened(self, file: File) -> int:
+        """With fewer open from now on where this process may have no more; the lock is held."""
+        try:
+            return self._open_file(file)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+        self._max_open = max(1, len(self._open) // 2)
+        self._close(self._spare())
+        return self._open_file(file)
 
     def _doom(self, found: _Open) -> bool:
         """Whether it can be closed at once."""

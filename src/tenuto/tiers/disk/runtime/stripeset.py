@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -67,6 +68,7 @@ def settle(what: str, folders: Sequence[Path], unit_bytes: int, is_unused: Calla
     others from making one of the same folders. Raises `ConfigError` for folders in another order, number or unit,
     `StoreError` (MISSING) for one that is gone, as a disk that is not mounted. Neither changes anything.
     """
+    _check_distinct(what, folders)
     found = [_read(what, folder) for folder in folders]
     made = next((place for place in found if place is not None), None)
     if made is not None and _is_half_made(folders, found, is_unused):
@@ -117,8 +119,20 @@ def _make(what: str, folders: Sequence[Path], places: Sequence[Place], is_unused
             raise ConfigError(f"{what}: can't use {folder} ({error.strerror}); choose another folder") from error
         if not is_free:
             raise ConfigError(f"{what}: {folder} holds files that are not striped; give an empty folder, or empty it")
+    _check_distinct(what, folders)
     for folder, place in reversed(list(zip(folders, places, strict=True))):
         _write(folder, place)
+
+
+def _check_distinct(what: str, folders: Sequence[Path]) -> None:
+    """Of those that are there: one may be there twice by a link, or be mounted twice."""
+    seen: dict[tuple[int, int], Path] = {}
+    for folder in folders:
+        with suppress(OSError):
+            stat = folder.stat()
+            other = seen.setdefault((stat.st_dev, stat.st_ino), folder)
+            if other is not folder:
+                raise ConfigError(f"{what}: a folder is there twice: {other} and {folder} are one; give each once")
 
 
 def _read(what: str, folder: Path) -> Place | None:

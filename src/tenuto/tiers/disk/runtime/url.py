@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 
 from tenuto.errors import ConfigError
@@ -26,7 +25,7 @@ WrapDevice = Callable[[Device], Device]
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """`n_threads` and `max_open_files` are for each disk; `stripe_bytes` is the unit that goes round over disks."""
+    """`n_threads` are of each disk, `max_open_files` of all; `stripe_bytes` is the unit that goes round over disks."""
 
     n_threads: int = 8
     max_in_flight: int = 1024
@@ -109,10 +108,9 @@ def _open_file(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice)
 
 def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
     folders = [_folder(url, part.strip()) for part in rest.split(",")]
-    if any(one.samefile(other) for one, other in combinations(folders, 2)):  # also by a link, or mounted twice
-        raise ConfigError(f"{url}: a folder is there twice")
     settle(url, folders, settings.stripe_bytes, _is_empty)
-    devices = [wrap(DirectFiles(folder, settings.max_open_files)) for folder in folders]
+    n_open = max(1, settings.max_open_files // len(folders))
+    devices = [wrap(DirectFiles(folder, n_open)) for folder in folders]
     return run_devices("striped", devices, settings)
 
 
