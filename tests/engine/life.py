@@ -156,7 +156,14 @@ class Life:
             assert s.free + s.registered == s.total, s
         manager, flights = leader.manager, leader.manager.flights
         held = {
-            "leader": (leader._loading, leader._ranks._partial, leader._now, leader._loads, leader._resets),
+            "leader": (
+                leader._loading,
+                leader._ranks._partial,
+                leader._now,
+                leader._layered,
+                leader._loads,
+                leader._resets,
+            ),
             "manager": (manager._open_hits, flights.overdue, flights.arriving),
             "worker": (worker._loads, worker._pages, worker._results),
             "connector": (connector._requests, connector._failed_pages),
@@ -309,11 +316,12 @@ def _target(link: Path) -> Path:
         return Path("pool-")
 
 
-def live(n: int, seed: int, folder: Path) -> dict[str, Any]:
+def live(n: int, seed: int, folder: Path, onboard: str = "async") -> dict[str, Any]:
     """One life in a folder; its counts."""
     import vllm
 
     requests, world = births(n, seed), World()
+    world.settings["runtime"]["onboard"] = onboard
     model = make_model(folder / "model")
     began = time.monotonic()
     oracle = Oracle(model, requests, world)
@@ -337,13 +345,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--onboard", default="async", help="how hits are loaded")
     arguments = parser.parse_args()
     quiet_vllm()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder) / "tmp"
         scratch.mkdir()
         tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
-        counts = live(arguments.requests, arguments.seed, Path(folder))
+        counts = live(arguments.requests, arguments.seed, Path(folder), arguments.onboard)
         counts["left_in_tmp"] = sum("tenuto" in path.name for path in scratch.rglob("*"))
         print(json.dumps(counts))
     return 0

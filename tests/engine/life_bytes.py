@@ -113,6 +113,10 @@ class PageWitness:
         engine = worker._running_engine()
         self._submit, self._poll = engine.submit, engine.poll
         engine.submit, engine.poll = self._see_submitted, self._see_polled
+        self._layered = worker._layered
+        if self._layered is not None:
+            self._begin, self._end = self._layered.begin, self._layered.end
+            self._layered.begin, self._layered.end = self._see_begun, self._see_ended
 
     def counts(self) -> dict[str, int]:
         """Pages by what was compared, and how many of them were wrong."""
@@ -133,6 +137,18 @@ class PageWitness:
         for result in results:
             self._look(self._submitted.pop(result.transfer_id), result.failed)
         return results
+
+    def _see_begun(self, transfers: Sequence[Transfer]) -> None:
+        self._begun = transfers
+        self._begin(transfers)
+
+    def _see_ended(self, stores: Sequence[Transfer]) -> Sequence[Transfer]:
+        """The forward has used what was loaded for it, layer by layer."""
+        stores = self._end(stores)
+        for transfer in self._begun:
+            if transfer.route is Route.HOST_TO_DEVICE and transfer.id not in self._submitted:
+                self._look(transfer, frozenset(self._layered._failures.get(transfer.id, ())))
+        return stores
 
     def _look(self, transfer: Transfer, failed: frozenset[int]) -> None:
         clone = self._clones.pop(transfer.id, None)

@@ -49,6 +49,17 @@ def test_a_random_life_leaves_only_right_answers(version, n):
     assert counts["left_in_tmp"] == 0
 
 
+@pytest.mark.timeout(600)
+def test_a_random_life_with_loads_under_the_forward_leaves_only_right_answers():
+    arguments = ("--requests", "40", "--seed", "2", "--onboard", "layered")
+    counts = json.loads(run_python("0.32.0", "-m", "tests.engine.life", *arguments).splitlines()[-1])
+    failed = [counts.get(f"failed.disk_to_host.{cause}", 0) for cause in ("io_error", "corrupt", "timeout")]
+    assert min(counts["finished"], counts["pages.compared"], counts["moved.disk_to_host"], sum(failed)) > 20
+    assert counts["with hits"] > 8
+    assert counts["fds.grown"] <= 0
+    assert counts["threads.grown"] <= 0
+
+
 def test_a_life_without_events_does_not_count():
     with pytest.raises(AssertionError, match=r"preempted.*0"):
         assert_eventful({"requests": 100, "finished": 100})

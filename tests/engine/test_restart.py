@@ -49,3 +49,21 @@ def test_an_engine_that_is_made_again_finds_its_blocks_and_the_one_before_is_gon
         assert our_threads() == []
         assert our_descriptors(tmp_path / "root") == []
     assert answers[1:] == answers[:1] * 2
+
+
+def test_an_engine_on_a_stripe_finds_its_blocks_again_and_computes_while_a_folder_of_it_is_gone(start, tmp_path):
+    others = [tmp_path / "x", tmp_path / "y"]
+    stripe = {"runtime": "striped", "stripes": [str(folder) for folder in others]}
+
+    def begin():
+        return start({"tiers": {"disk": stripe}})
+
+    engine = begin()
+    _, answer = engine.ask(TOKENS)
+    engine.settle()
+    assert all(list(folder.glob("*/*/rank-0/pool-*.kv")) for folder in others)
+    assert begin().ask(TOKENS) == (HIT, answer)
+    others[1].rename(tmp_path / "away")
+    assert begin().ask(TOKENS) == (0, answer)
+    (tmp_path / "away").rename(others[1])
+    assert begin().ask(TOKENS) == (HIT, answer)

@@ -35,6 +35,7 @@ class SlowStore(MemoryStore):
         super().__init__(codec, n_slots)
         self._pause = pause
         self.recovered, self.peers = [], SimpleNamespace(news=dict)
+        self.buffers = SimpleNamespace(attach=lambda arena: None, detach=lambda: None)
 
     def write(self, items):
         return self._slowly(super().write, items)

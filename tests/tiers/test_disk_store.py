@@ -6,9 +6,11 @@ import sqlite3
 import pytest
 
 from tenuto.errors import Cause, StoreError
+from tenuto.memory.arena import HostArena
 from tenuto.testing.files import BROKEN, DISK_FULL, READ_ONLY, FaultyFiles
 from tenuto.tiers.disk.runtime import open_runtime
-from tests.tiers.disk_fixtures import EXTENT, LAYOUT, NAMESPACE, block, wait_until
+from tenuto.tiers.store import SlotIO
+from tests.tiers.disk_fixtures import EXTENT, LAYOUT, NAMESPACE, block, payload, wait_until
 
 pytestmark = pytest.mark.adapter
 
@@ -264,3 +266,56 @@ def test_a_store_that_was_closed_has_nothing(open_disk):
     assert disk.write((0, 0)) == []
     disk.close()
     assert disk.read(0, 0) == "missing"
+
+
+def test_memory_that_is_attached_is_registered_once(open_disk):
+    disk = open_disk()
+    disk.wait_slots(4)
+    files = MemoryWatch(disk.store.runtime.devices[0])
+    disk.store.runtime.devices = (files,)
+    disk.store.buffers.attach(disk.arena.view)
+    assert disk.write((0, 0), (1, 1)) == []
+    assert [disk.read(slot, slot) for slot in (0, 1)] == ["ok", "ok"]
+    assert (files.n_attached, files.n_detached) == (1, 0)
+    elsewhere = HostArena(1, EXTENT)
+    assert disk.store.read([SlotIO(0, block(0).key, elsewhere.slot(0))]) == []
+    assert bytes(elsewhere.slot(0)[disk.layout.header_bytes :]) == payload(block(0).key.hash)
+    assert (files.n_attached, files.n_detached) == (2, 1)
+    disk.store.buffers.detach()
+    disk.store.buffers.detach()
+    assert (files.n_attached, files.n_detached) == (2, 2)
+    assert disk.read(1, 1) == "ok"
+
+
+def test_memory_that_can_not_be_attached_is_registered_with_each_item(open_disk, monkeypatch, our_log):
+    disk = open_disk()
+    disk.wait_slots(4)
+
+    def refuse(_):
+        raise StoreError(Cause.IO_ERROR, "too large")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.store.runtime, "register_memory", refuse)
+        disk.store.buffers.attach(disk.arena.view)
+    assert our_log()[-1].getMessage() == "tenuto: file: host memory is registered with each block: too large"
+    assert disk.write((0, 0)) == []
+    assert disk.read(0, 0) == "ok"
+
+
+class MemoryWatch:
+    """Counts what is registered with a device."""
+
+    def __init__(self, device):
+        self._device = device
+        self.n_attached = self.n_detached = 0
+
+    def attach(self, region):
+        self.n_attached += 1
+        self._device.attach(region)
+
+    def detach(self, region):
+        self.n_detached += 1
+        self._device.detach(region)
+
+    def __getattr__(self, name):
+        return getattr(self._device, name)

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tenuto.config import load_config
+from tenuto.connectors.session import volume as volume_module
 from tenuto.connectors.session.setup import Setup
-from tenuto.connectors.session.volume import describe, volume_of
+from tenuto.connectors.session.volume import describe, tell_distance, volume_of
 from tenuto.connectors.session.worker import open_disk
 from tenuto.errors import Cause, ConfigError, StoreError
+from tenuto.memory.driver import DriverError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import Dtype, ExtentLayout
 from tenuto.tiers.disk import quota as quota_module
@@ -307,9 +309,34 @@ def test_how_far_a_ranks_disks_are_is_told_with_what_to_expect():
 def test_a_note_that_is_no_note_is_refused(open_striped, roots):
     open_striped().close()
     (roots[1][0] / "stripe.json").write_text('{"stripe":"x","index":7,"folders":["a"],"unit_bytes":4096}')
-    with pytest.raises(ConfigError, match="has no place 7; empty all folders of the stripe"):
+    with pytest.raises(ConfigError, match="has no place 7; restore it, or empty all folders of the stripe"):
         opened(setup_of(roots))
     (roots[0] / "stripe.json").write_text("[")
     with pytest.raises(StoreError) as caught:
         Disk(roots[0])
     assert caught.value.cause is Cause.CORRUPT
+
+
+def test_the_distance_is_told_at_start_where_there_is_a_gpu(roots, monkeypatch, our_log):
+    class Driver:
+        fails = False
+
+        def pci_address(self):
+            if self.fails:
+                raise DriverError("cuCtxGetDevice", 201, "CUDA_ERROR_INVALID_CONTEXT")
+            return "0000:11:00.0"
+
+    volume, driver = volume_of(setup_of(roots).config.tiers.disk), Driver()
+    gpu = PciDevice("gpu", "0000:11:00.0", ("switch",), 0, 63.0)
+    topology = Topology((gpu,), (PciDevice("nvme0n1", "0000:12:00.0", ("switch",), 0, 15.8),))
+    monkeypatch.setattr(volume_module, "read_topology", lambda: topology)
+    monkeypatch.setattr(volume_module, "disks_under", lambda folder: ["nvme0n1"] if folder in roots[1] else [])
+    tell_distance(volume, 3, None)
+    driver.fails = True
+    tell_distance(volume, 3, driver)
+    assert our_log() == []
+    driver.fails = False
+    tell_distance(volume, 3, driver)
+    assert [record.getMessage() for record in our_log()] == [
+        "tenuto: disk tier of rank 3: nvme0n1 at distance 0 from GPU 0000:11:00.0; at most 15.8 GB/s"
+    ]

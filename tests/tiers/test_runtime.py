@@ -266,7 +266,7 @@ def test_folders_of_a_stripe_in_another_order_are_refused(tmp_path):
             striped(tmp_path, names, **settings)
         assert "\n" not in str(caught.value)
     (tmp_path / "b/stripe.json").write_text("nonsense")
-    with pytest.raises(ConfigError, match=r"can't be read: .*; empty all folders"):
+    with pytest.raises(ConfigError, match=r"can't be read.*; restore it, or empty all"):
         striped(tmp_path)
 
 

@@ -135,6 +135,24 @@ def test_a_scatter_comes_after_gathers_from_the_same_pages(rig):
     assert rig.equals_in(rig.runs[:half], [torch.full_like(tensor, -1.0) for tensor in rig.tensors])
 
 
+def test_layers_come_one_by_one_and_what_is_fenced_by_one_finds_it(rig):
+    before, n_layers = rig.copies(), rig.kv.layout.n_layers
+    busy(20)
+    landings = [rig.device.gather(rig.runs, rig.slots, (layer, layer + 1)) for layer in range(n_layers)]
+    rig.device.settle()
+    rig.overwrite()
+    for landing in landings:
+        landing.wait()
+    mark = rig.device.mark()
+    loads = [rig.device.scatter(rig.runs, rig.slots, mark, (layer, layer + 1)) for layer in range(n_layers)]
+    for load in loads:
+        load.fence()
+    found = rig.copies()  # queued behind the fences, without a wait
+    assert all(torch.equal(one, other) for one, other in zip(found, before, strict=True))
+    for load in loads:
+        load.wait()
+
+
 def test_pages_before_the_first_are_left_alone():
     rig = Rig()
     before = rig.copies()

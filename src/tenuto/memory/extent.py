@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import xxhash
 
@@ -32,7 +33,7 @@ class ExtentCodec:
         n_runs = layout.n_layers * layout.n_heads
         self._sums = struct.Struct(f"<{n_runs}Q")
         self._runs = [
-            (start + head * layout.run_bytes, start + (head + 1) * layout.run_bytes)
+            slice(start + head * layout.run_bytes, start + (head + 1) * layout.run_bytes)
             for layer in range(*layout.layers)
             for start in (layout.layer_range(layer)[0],)
             for head in range(layout.n_heads)
@@ -55,9 +56,7 @@ class ExtentCodec:
 
     def seal(self, buffer: memoryview) -> None:
         """Fill in the sums of every run, then that of the header."""
-        digest = xxhash.xxh3_64_intdigest
-        sums = [digest(buffer[start:stop]) for start, stop in self._runs]
-        self._sums.pack_into(buffer, self.layout.sums_offset, *sums)
+        self._sums.pack_into(buffer, self.layout.sums_offset, *_sums_of(buffer, self._runs))
         _SUM.pack_into(buffer, _SUM_OFFSET, self._header_sum(buffer))
 
     def verify(self, buffer: memoryview, expected: BlockHash) -> None:
@@ -70,14 +69,14 @@ class ExtentCodec:
 
         They count from the extent's first.
         """
-        digest = xxhash.xxh3_64_intdigest
-        sums = self._sums.unpack_from(buffer, self.layout.sums_offset)
         n_heads = self.layout.n_heads
-        for index in range(layers[0] * n_heads, layers[1] * n_heads):
-            start, stop = self._runs[index]
-            if digest(buffer[start:stop]) != sums[index]:
-                layer, head = divmod(index, n_heads)
-                raise StoreError(Cause.CORRUPT, f"sum of layer {layer}, head {head} does not match")
+        runs = slice(layers[0] * n_heads, layers[1] * n_heads)
+        stored = self._sums.unpack_from(buffer, self.layout.sums_offset)[runs]
+        found = _sums_of(buffer, self._runs[runs])
+        if found != stored:
+            index = next(index for index, pair in enumerate(zip(found, stored, strict=True)) if pair[0] != pair[1])
+            layer, head = divmod(runs.start + index, n_heads)
+            raise StoreError(Cause.CORRUPT, f"sum of layer {layer}, head {head} does not match")
 
     def verify_header(self, buffer: memoryview, expected: BlockHash) -> None:
         """Raise `StoreError` (CORRUPT) unless the header is sealed and is block `expected`'s."""
@@ -114,3 +113,7 @@ class ExtentCodec:
         state.update(bytes(8))
         state.update(buffer[_SUM_OFFSET + 8 : self.layout.header_bytes])
         return state.intdigest() or 1
+
+
+def _sums_of(buffer: memoryview, runs: Sequence[slice]) -> tuple[int, ...]:
+    return tuple(map(xxhash.xxh3_64_intdigest, map(buffer.__getitem__, runs)))

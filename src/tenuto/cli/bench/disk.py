@@ -148,6 +148,7 @@ class _Ours:
         n_bytes = sizes.n_units * LAYOUT.extent_bytes
         settings = DiskSettings(Quota(root, 3 * n_bytes // 2 + 64 * MIB), n_bytes // 16, sizes.n_threads)
         self._store = DiskStore(claim(root, self._namespace, "bench", 0), self._codec, settings)
+        self._store.buffers.attach(self._arena.view)
         self._new_blocks()
         self._fill()
 

@@ -126,7 +126,7 @@ class CostGate:
         """How many blocks of a hit to load.
 
         While a rate that matters is unknown, all of them that can come in time, so that it gets known. `queued`: what
-        is being loaded. `overlaps`: the first step computes while it is loaded.
+        is being loaded. `overlaps`: the first step computes while this is loaded.
         """
         hit, n_have, n_tokens = situation.hit, situation.n_have, situation.n_tokens
         if not self._setup.config.runtime.cost_gate:

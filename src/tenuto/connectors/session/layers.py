@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from tenuto.config import Runtime
@@ -19,14 +20,23 @@ _LOOK_S = 0.05
 class LayeredWork:
     """On the engine's thread: `begin`, `load_layer` for each layer, `end`; then `take_failed_pages` and `poll`.
 
-    What can't go layer by layer, as what goes straight from disk to the device, is waited for in `begin`.
+    What can't go layer by layer, as what goes straight from disk to the device, is waited for in `begin`. An engine
+    that plans ahead hears of a failure when it has used the wrong tokens: with `may_fail` false nothing is given up,
+    and `end` raises `RuntimeError` rather than have wrong bytes served.
     """
 
-    def __init__(self, parts: Parts, engine: TransferEngine, mark: Callable[[], Mark], runtime: Runtime) -> None:
+    def __init__(
+        self, parts: Parts, engine: TransferEngine, mark: Callable[[], Mark], runtime: Runtime, *, may_fail: bool = True
+    ) -> None:
         self._parts = parts
+        self._may_fail = may_fail
         self._engine = engine
         self._mark = mark
-        self._loads = LayeredLoads(parts, lookahead=runtime.layers_ahead, timeout_s=runtime.load_timeout_s)
+        self._loads = LayeredLoads(
+            parts,
+            lookahead=runtime.layers_ahead,
+            timeout_s=runtime.load_timeout_s if may_fail else threading.TIMEOUT_MAX,
+        )
         self._transfers: dict[int, Transfer] = {}
         """Loads into pages of this step, by id."""
         self._failures: dict[int, tuple[int, ...]] = {}
@@ -55,6 +65,8 @@ class LayeredWork:
         """
         for load_id, failures in self._loads.end().items():
             self._failures[load_id] = tuple(failures)
+        if self._failures and not self._may_fail:
+            raise RuntimeError(f"blocks in host memory could not be loaded under the forward: {self._failures}")
         wrong: set[bytes] = set()
         for load_id, indices in self._failures.items():
             transfer = self._transfers[load_id]

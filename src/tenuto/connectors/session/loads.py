@@ -152,7 +152,7 @@ class Loads:
             self._recorder.add(metrics.FAILED_TOKENS, piece.stop - piece.start - n_loaded, piece.tier)
         now = self._clock()
         seconds = now - load.began
-        if not load.is_layered and load.sound == load.pieces[-1].stop:
+        if load.sound == load.pieces[-1].stop and not load.is_layered:
             queued = max(now if piece.turn_at is None else piece.turn_at for piece in load.pieces) - load.began
             self._gate.waited(seconds - queued - sum(piece.seconds for piece in load.pieces))
         slowest = max((piece.tier for piece in load.pieces), key=_SLOWER.index)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tenuto.config import Disk, in_mib, parse_size
 from tenuto.errors import ConfigError
-from tenuto.memory.driver import CudaDriver
+from tenuto.memory.driver import CudaDriver, DriverError
 from tenuto.settings import expand_user
 from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.disk.runtime import RuntimeSettings, StorageRuntime, open_runtime, what_is_missing
@@ -74,8 +74,12 @@ def tell_distance(volume: Volume, rank: int, driver: CudaDriver | None) -> None:
     """Log how far the rank's disks are from its GPU, and what reading can reach; nothing without a GPU."""
     if driver is None:
         return
+    try:
+        gpu = driver.pci_address()
+    except DriverError:  # without a context; what needs one says so
+        return
     disks = sorted({name for folder in (volume.root, *volume.others) for name in disks_under(folder)})
-    if line := describe(read_topology(), driver.pci_address(), disks):
+    if line := describe(read_topology(), gpu, disks):
         logger.info("tenuto: disk tier of rank %d: %s", rank, line)
 
 
@@ -88,5 +92,6 @@ def describe(topology: Topology, gpu_address: str, disks: list[str]) -> str:
     spans = ", ".join(f"{disk.name} at distance {distance(gpu, disk).value}" for disk in known)
     links = sum(disk.link_gb_s for disk in known) / len(topology.gpus)
     gb_s = min(links, gpu.link_gb_s or links)
-    rate = f"; at most {gb_s:.1f} GB/s when all {len(topology.gpus)} GPUs read at once" if gb_s else ""
-    return f"{spans} from GPU {gpu.address}{rate}"
+    rate = f"; at most {gb_s:.1f} GB/s" if gb_s else ""
+    shared = f" when all {len(topology.gpus)} GPUs read at once" if gb_s and len(topology.gpus) > 1 else ""
+    return f"{spans} from GPU {gpu.address}{rate}{shared}"

@@ -105,6 +105,9 @@ class Worker:
             poller = _PeerPoller(store, setup.config.tiers.disk.poll_s)
             arena = make_arena(paged, self._n_host_slots + n_bounce, driver)
             undo.callback(arena.close)
+            if store is not None:
+                store.buffers.attach(arena.view)
+                undo.callback(store.buffers.detach)
             device = make_device(setup, paged, arena, driver)
             movers = Movers(arena, self._codec, device, store, n_bounce)
             engine = TransferEngine(
@@ -114,7 +117,8 @@ class Worker:
             layered = None
             if setup.config.runtime.onboard != "async":
                 parts = Parts(device, arena, self._codec, store)
-                layered = LayeredWork(parts, engine, movers.mark, setup.config.runtime)
+                may_fail = not setup.is_async_scheduled
+                layered = LayeredWork(parts, engine, movers.mark, setup.config.runtime, may_fail=may_fail)
                 undo.callback(layered.close)
             self._trace = open_rank_trace(setup.config.runtime.trace_file, self.rank, self._engine_index)
             undo.pop_all()
@@ -227,10 +231,10 @@ class Worker:
             return
         engine, self._engine = self._engine, None
         timeout_s = self.setup.config.runtime.shutdown_timeout_s
+        ends = [engine.close] if self._layered is None else [self._layered.close, engine.close]
         with ExitStack() as closing:  # also after a Ctrl-C while it waits
             if self._trace is not None:
                 closing.callback(self._trace.close)
-            ends = [engine.close] if self._layered is None else [self._layered.close, engine.close]
             closing.callback(_Closing(ends, self._store, self._arena, self._gpu).run, _JOIN_S)
             closing.callback(self._poller.close)
             self._store, self._arena, self._movers, self._layered = None, None, None, None

@@ -146,8 +146,9 @@ def remove_dead(instance: Path, others: tuple[Path, ...] = ()) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # the namespace folder goes with its last instance
         if not instances(home):
-            for folder in (*(part.parent for part in parts), home):
-                shutil.rmtree(folder)
+            for part in parts:
+                shutil.rmtree(part.parent, ignore_errors=True)
+            shutil.rmtree(home)
 
 
 def left_over(root: Path, others: tuple[Path, ...]) -> list[Path]:

@@ -13,13 +13,22 @@ from pathlib import Path
 
 from tenuto.errors import Cause, StoreError
 from tenuto.memory.extent import ExtentCodec
+from tenuto.tiers.disk.buffers import Buffers
 from tenuto.tiers.disk.files import PoolFiles, error_of
 from tenuto.tiers.disk.growth import Growth
 from tenuto.tiers.disk.instance import Claim, is_network
 from tenuto.tiers.disk.manifest import Manifest
 from tenuto.tiers.disk.peers import Peers
 from tenuto.tiers.disk.quota import Quota
-from tenuto.tiers.disk.runtime import File, IoRequest, Memory, Op, RuntimeSettings, StorageRuntime, move, run_devices
+from tenuto.tiers.disk.runtime import (
+    File,
+    IoRequest,
+    Op,
+    RuntimeSettings,
+    StorageRuntime,
+    move,
+    run_devices,
+)
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO
@@ -75,6 +84,8 @@ class DiskStore:
         with ExitStack() as undo:
             self.runtime = runtime(claim.homes, RuntimeSettings(n_threads=settings.n_threads))
             undo.callback(self.runtime.close)
+            self.buffers = Buffers(self.runtime)
+            """The memory of what is read and written."""
             self._files = PoolFiles(self.runtime, claim.folder.relative_to(home).as_posix())
             meta = _meta(codec)
             self._manifest, listed = _open_manifest(claim.folder, meta)
@@ -157,6 +168,7 @@ class DiskStore:
             closing.callback(os.close, self._claim.lock_fd)
             closing.callback(self._manifest.close)
             closing.callback(self.runtime.close)
+            closing.callback(self.buffers.detach)
             closing.callback(self._files.close)
             closing.callback(self.peers.close)
             for cleaner in self._cleaning:
@@ -194,16 +206,16 @@ class DiskStore:
             for index, item in enumerate(items):
                 try:
                     file, offset = self._place(volume, item.slot)
-                    region = self.runtime.register_memory(Memory.of(item.buffer))
+                    region, at = self.buffers.use(item.buffer)
                 except StoreError as error:
                     errors[index] = error
                     continue
                 on_thread = None if work is None else partial(work, item.buffer, item.key.hash)
-                requests[index] = IoRequest(op, file, offset + start, region, start, stop - start, on_thread)
+                requests[index] = IoRequest(op, file, offset + start, region, at + start, stop - start, on_thread)
             states = move(self.runtime, list(requests.values()))
         finally:
             for request in requests.values():
-                self.runtime.unregister_memory(request.region)
+                self.buffers.release(request.region)
         for index, state in zip(requests, states, strict=True):
             errors[index] = error_of(state, stop - start)
         return errors if volume == OWN else [_of_peer(volume, error) for error in errors]

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from tenuto.errors import Cause
 
 if TYPE_CHECKING:
@@ -47,14 +45,19 @@ class Memory:
 
     @classmethod
     def of(cls, buffer: memoryview) -> Memory:
-        """The memory of a buffer of bytes."""
-        return cls(np.frombuffer(buffer, np.uint8).ctypes.data, len(buffer), buffer=buffer)
+        """The memory of a writable buffer of bytes."""
+        return cls(address_of(buffer), len(buffer), buffer=buffer)
 
     def view(self) -> memoryview:
         """Host memory as bytes."""
         if self.buffer is not None:
             return self.buffer
         return memoryview((ctypes.c_ubyte * self.n_bytes).from_address(self.address)).cast("B")
+
+
+def address_of(buffer: memoryview) -> int:
+    """Where a writable buffer lies in this process's memory."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def _read(what: str, folder: Path) -> Place | None:
         return read_place(folder)
     except StoreError as error:
         if error.cause is Cause.CORRUPT:
-            raise ConfigError(f"{what}: {error}; empty all folders of the stripe") from error
+            raise ConfigError(f"{what}: {error}; restore it, or empty all folders of the stripe") from error
         raise
 
 

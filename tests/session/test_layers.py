@@ -1,0 +1,113 @@
+"""A worker's layered loads: what failed, and what was computed on top of it."""
+
+import pytest
+
+from tenuto.config import Runtime
+from tenuto.connectors.session.layers import LayeredWork
+from tenuto.errors import Cause
+from tenuto.testing.blocks import make_blocks
+from tenuto.tokens import BlockHash, BlockKey
+from tenuto.transfers.engine import TransferEngine
+from tenuto.transfers.layered.parts import Parts
+from tenuto.transfers.plan import Route, Transfer
+from tests.transfers.test_layered import N_LAYERS, load_of, read_of
+from tests.transfers.test_movers import Rig, run_of
+
+pytestmark = pytest.mark.unit
+
+BLOCKS = make_blocks(6)
+
+
+class Work:
+    """Over a rig, with the lanes that a worker has."""
+
+    def __init__(self, *, may_fail=True):
+        self.rig = Rig()
+        self.engine = TransferEngine(self.rig.movers, load_timeout_s=30.0, max_queued_stores=99)
+        parts = Parts(self.rig.device, self.rig.arena, self.rig.codec, self.rig.store)
+        self.layered = LayeredWork(
+            parts, self.engine, self.rig.movers.mark, Runtime(onboard="layered"), may_fail=may_fail
+        )
+
+    def forward(self, loads, stores=()):
+        self.layered.begin(loads)
+        for layer in range(N_LAYERS):
+            self.layered.load_layer(layer)
+        return self.layered.end(stores)
+
+    def results(self, n):
+        """Causes by transfer, of `n`."""
+        found = {}
+        while len(found) < n:
+            for result in [*self.layered.poll(), *self.engine.poll(0.01)]:
+                found[result.transfer_id] = {failure.index: failure.cause for failure in result.failures}
+        return found
+
+    def close(self):
+        assert self.layered.close(30.0)
+        assert self.engine.close(30.0)
+
+
+@pytest.fixture
+def work():
+    made = Work()
+    yield made
+    made.close()
+
+
+def key_on(parent, name):
+    return BlockKey(BlockHash(name * 16), parent, BlockHash(b"p" * 16))
+
+
+def stage_of(number, keys, after=(), route=Route.DEVICE_TO_HOST):
+    return Transfer(number, route, tuple(keys), after=after)
+
+
+def test_what_was_computed_on_a_block_that_failed_is_not_kept_nor_what_stands_on_that(work):
+    work.rig.fill_store(0, BLOCKS[0])
+    work.rig.fill_store(1, BLOCKS[1])
+    work.rig.memory.flip(0, 5000)
+    loads = [read_of(1, BLOCKS[:2], [0, 1], [4, 5]), load_of(2, BLOCKS[:2], [4, 5], [run_of(0), run_of(1)], (1,))]
+    child = key_on(BLOCKS[1].key.hash, b"c")  # its parent was loaded well, and read what the one before brought
+    grandchild = key_on(child.hash, b"g")
+    other = key_on(BlockHash(b"q" * 16), b"o")
+    stores = [
+        stage_of(5, [child, grandchild]),
+        stage_of(6, [grandchild], after=(5,), route=Route.HOST_TO_DISK),
+        stage_of(7, [other]),
+    ]
+    assert work.forward(loads, stores) == [stores[2]]
+    assert work.layered.take_failed_pages() == set(run_of(0).pages)
+    assert work.layered.take_failed_pages() == set()
+    cancelled = Cause.CANCELLED
+    assert work.results(4) == {
+        1: {0: Cause.CORRUPT}, 2: {0: Cause.CORRUPT}, 5: {0: cancelled, 1: cancelled}, 6: {0: cancelled},
+    }  # fmt: skip
+    work.rig.fill_host(6, BLOCKS[2])
+    assert work.forward([load_of(8, BLOCKS[2:3], [6], [run_of(2)])], stores) == stores  # the next step's own
+    assert work.results(1) == {8: {}}
+
+
+def test_what_cannot_go_by_layers_is_there_before_the_forward(work):
+    work.rig.fill_store(0, BLOCKS[0])
+    work.rig.fill_store(1, BLOCKS[1])
+    work.rig.memory.flip(1, 5000)
+    runs = (run_of(0), run_of(1))
+    keys = tuple(block.key for block in BLOCKS[:2])
+    work.rig.device.clear()
+    work.layered.begin([Transfer(1, Route.DISK_TO_DEVICE, keys, (0, 1), pages=runs)])
+    assert work.rig.on_device(runs[0]).any()
+    stores = [stage_of(5, [key_on(keys[1].hash, b"c")])]
+    assert work.layered.end(stores) == []
+    assert work.layered.take_failed_pages() == set(runs[1].pages)
+    assert work.results(2) == {1: {1: Cause.CORRUPT}, 5: {0: Cause.CANCELLED}}
+
+
+def test_an_engine_that_would_hear_too_late_is_ended_rather_than_served_wrong_bytes():
+    work = Work(may_fail=False)
+    try:
+        work.rig.fill_host(4, BLOCKS[0])
+        with pytest.raises(RuntimeError, match="could not be loaded under the forward"):
+            work.forward([load_of(1, BLOCKS[1:2], [4], [run_of(0)])])
+    finally:
+        work.close()
