@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path, capsys):
 def test_an_unknown_name_gives_one_line_and_exit_code_2(capsys):
     assert main(["bench", "speed"]) == 2
     assert lines_of(capsys) == [
-        "tenuto bench: no bench is named 'speed'; there are hash, pool, disk, scheduler, device, ttft, serving"
+        "tenuto bench: no bench is named 'speed'; there are hash, pool, disk, scheduler, device, layered, ttft, serving"
     ]
 
 
@@ -192,12 +192,13 @@ def test_without_a_gpu_benches_that_need_one_say_so_in_a_line_and_leave_nothing(
     monkeypatch.setattr(command, "find_spec", lambda _: True)
     assert main(["bench", name, "--dir", str(tmp_path)]) == 1
     (line,) = lines_of(capsys)
-    assert line.startswith(f"tenuto bench: bench {name}: torch finds no CUDA device")
+    assert line.startswith(f"tenuto bench: {name}: torch finds no CUDA device")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("device", "torch"), ("ttft", "vllm"), ("serving", "vllm"), ("scheduler", "vllm")]
+    ("name", "package"),
+    [("device", "torch"), ("layered", "torch"), ("ttft", "vllm"), ("serving", "vllm"), ("scheduler", "vllm")],
 )
 def test_without_what_it_needs_installed_a_bench_says_so_in_a_line(name, package, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "find_spec", lambda asked: None if asked in {package, "rich"} else True)

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenuto.manager.gate import ComputeCost, LoadCost, Offer, choose, load_seconds, n_pairs, seconds_to_first_token
+from tenuto.manager.gate import (
+    ComputeCost,
+    LoadCost,
+    Offer,
+    choose,
+    in_time,
+    load_seconds,
+    n_pairs,
+    seconds_to_first_token,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -167,8 +176,21 @@ def test_what_is_computed_delays_all_that_are_there_and_what_is_loaded_only_one(
     costs = {"disk": LoadCost(0, 3e-4)}  # 30 ms a block, which takes 10 ms to compute
     offer = offer_of(("disk", 8), n_tokens=100)
     assert [choose(offer, PER_TOKEN, costs, n_others=n) for n in (0, 1, 2, 3)] == [0, 0, 8, 8]
-    behind = {"disk": costs["disk"].behind(24 * offer.block_bytes)}  # 24 blocks more, and then these 8
+    behind = {
+        "disk": costs["disk"].behind(costs["disk"].seconds(1, 24 * offer.block_bytes))
+    }  # 24 blocks more, and then these 8
     assert [choose(offer, PER_TOKEN, behind, n_others=n) for n in (2, 8, 11, 12)] == [0, 0, 8, 8]
+
+
+@given(offers(), computes, loads, seconds, st.sampled_from([0.0, 1e-6, 1e-4, 1e-2, 1.0]), st.integers(0, 9))
+def test_nothing_is_loaded_that_takes_too_long(offer, compute, costs, overhead_s, most_s, n_others):
+    n = choose(offer, compute, costs, overhead_s=overhead_s, n_others=n_others, most_s=most_s)
+    most = in_time(offer, costs, most_s, overhead_s)
+    assert n <= most
+    assert loaded(offer, costs, most, overhead_s) <= most_s * CLOSE
+    assert most == offer.n_blocks or loaded(offer, costs, most + 1, overhead_s) * CLOSE > most_s
+    free = choose(offer, compute, costs, overhead_s=overhead_s, n_others=n_others)
+    assert n == free or free > most
 
 
 @given(offers(), computes, loads, st.integers(0, 9))

@@ -168,6 +168,47 @@ def test_what_lands_after_the_deadline_keeps_the_arena_until_it_has(landing, mon
     assert arena.n_closed == 1
 
 
+def test_a_shutdown_that_is_interrupted_closes_all_the_same(landing):
+    _, worker, device, arena = landing
+
+    def interrupt(_):
+        device.let_go.set()
+        raise KeyboardInterrupt
+
+    worker._engine.drain = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        worker.shutdown()
+    worker.shutdown()
+    assert arena.n_closed == 1
+
+
+def test_a_gpu_that_has_failed_does_not_keep_the_arena(landing, monkeypatch, our_log):
+    _, worker, device, arena = landing
+    monkeypatch.setattr(worker_module, "_JOIN_S", 0.05)
+
+    def fail(_):
+        raise RuntimeError("CUDA error: an illegal memory access\nmore")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    worker._gpu = torch.device("cuda:0")
+    worker.shutdown()
+    device.let_go.set()
+    assert arena.closed.wait(30)
+    assert our_log()[-1].getMessage() == "tenuto: cuda:0: CUDA error: an illegal memory access"
+
+
+def test_an_interpreter_that_gives_no_thread_at_its_end_is_no_error(landing, monkeypatch):
+    _, worker, _, arena = landing
+    monkeypatch.setattr(worker_module, "_JOIN_S", 0.05)
+
+    def fail(_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    worker.shutdown()
+    assert arena.n_closed == 0
+
+
 def on_disk(tmp_path, **runtime):
     tiers = {"host": {"capacity": 16 * LAYOUT.extent_bytes}, "disk": {"path": str(tmp_path), "capacity": "16 MiB"}}
     return Setup(load_config({"tiers": tiers, "runtime": runtime}), NAMESPACE, LAYOUT, PAGE, "e")

@@ -289,3 +289,32 @@ class MemoryWatch:
 
     def __getattr__(self, name):
         return getattr(self._device, name)
+
+
+def test_a_buffer_that_the_runtime_does_not_take_costs_its_block_alone(open_disk, monkeypatch):
+    disk = open_disk()
+    disk.wait_slots(4)
+    assert disk.write((0, 0), (1, 1), (2, 2)) == []
+    disk.wait_slots(8)  # the store grows no more
+    items = [disk.fill(slot, slot) for slot in range(3)]
+    plain, asked = disk.store.runtime.register_memory, []
+
+    def refuse(memory):
+        asked.append(memory)
+        if len(asked) == 2:
+            raise StoreError(Cause.IO_ERROR, "no more")
+        return plain(memory)
+
+    monkeypatch.setattr(disk.store.runtime, "register_memory", refuse)
+    (failure,) = disk.store.read(items)
+    assert (failure.index, failure.cause) == (1, Cause.IO_ERROR)
+    assert disk.store.runtime._books.regions() == []
+
+
+def test_a_store_that_was_closed_has_nothing(open_disk):
+    """An engine's last transfers may come to it when it has ended."""
+    disk = open_disk()
+    disk.wait_slots(4)
+    assert disk.write((0, 0)) == []
+    disk.close()
+    assert disk.read(0, 0) == "missing"

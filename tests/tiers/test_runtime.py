@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import subprocess
 import threading
 
 import pytest
@@ -22,6 +23,7 @@ from tenuto.tiers.disk.runtime import (
     Rejected,
     RuntimeSettings,
     Short,
+    books,
     move,
     open_runtime,
 )
@@ -215,6 +217,7 @@ def test_a_runtime_that_others_have_filled_is_tried_again():
         ("file://data", "not an absolute folder"),
         ("file:///no/such/folder", "there is no folder /no/such/folder"),
         ("file:///etc/passwd", "/etc/passwd is not a folder"),
+        (f"file:///{'x' * 300}", "can't look at the folder (File name too long)"),
         ("striped:///tmp,", "no folder"),
         ("striped:///tmp,/tmp/.", "twice"),
     ],
@@ -226,6 +229,20 @@ def test_a_bad_url_gives_one_line(url, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_folder_that_is_mounted_twice_is_one(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    if subprocess.run(["mount", "--bind", tmp_path / "a", tmp_path / "b"], capture_output=True, check=False).returncode:
+        pytest.skip("this container may not mount")
+    try:
+        with pytest.raises(ConfigError, match="a folder is there twice"):
+            striped(tmp_path, "ab")
+        assert list((tmp_path / "a").iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path / "b"], check=True)
+
+
 def test_folders_of_a_stripe_in_another_order_are_refused(tmp_path):
     striped(tmp_path).close()
     striped(tmp_path).close()
@@ -234,7 +251,7 @@ def test_folders_of_a_stripe_in_another_order_are_refused(tmp_path):
             striped(tmp_path, names, **settings)
         assert "\n" not in str(caught.value)
     (tmp_path / "b/stripe.json").write_text("nonsense")
-    with pytest.raises(ConfigError, match="can't be read"):
+    with pytest.raises(ConfigError, match=r"can't be read .*; restore it, or delete"):
         striped(tmp_path)
 
 
@@ -359,3 +376,82 @@ def test_memory_stays_alive_while_it_is_registered(tmp_path):
     plain = Memory(region.memory.address, 4096)
     assert bytes(plain.view()) == bytes(region.view)
     runtime.close()
+
+
+def without_direct_io(monkeypatch):
+    plain = os.open
+
+    def buffered(path, flags, *args, **kwargs):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no")
+        return plain(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", buffered)
+
+
+def some_of(call, most):
+    """It moves at most so many bytes a call."""
+
+    def moved(fd, buffers, offset):
+        return call(fd, [buffers[0][:most]], offset)
+
+    return moved
+
+
+@pytest.mark.parametrize("n_bytes", [1, 100, 4096, 5000])
+def test_what_a_call_moves_in_part_goes_on_where_it_ended(tmp_path, monkeypatch, n_bytes):
+    """Whatever the part: a file system over a network gives any."""
+    without_direct_io(monkeypatch)
+    runtime = open_runtime(f"file://{tmp_path}")
+    bench = Bench(runtime)
+    bench.data = bytes(reversed(bench.data))
+    bench.fill()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", some_of(os.pwritev, n_bytes))
+        assert bench.moved([bench.request(Op.WRITE, 1, 3)]) == [Done(3 * bench.chunk)]
+    bench.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", some_of(os.preadv, n_bytes))
+        assert bench.moved([bench.request(Op.READ, 1, 3)]) == [Done(3 * bench.chunk)]
+    assert all(bench.is_there(chunk) for chunk in (1, 2, 3))
+    runtime.close()
+
+
+@pytest.mark.parametrize(("is_direct", "n_bytes"), [(True, 100), (True, 0), (False, 0)])
+def test_a_write_that_does_not_go_on_has_failed(tmp_path, monkeypatch, is_direct, n_bytes):
+    """It was taken for done: what it had not written was listed."""
+    if not is_direct:
+        without_direct_io(monkeypatch)
+    runtime = open_runtime(f"file://{tmp_path}")
+    bench = Bench(runtime)
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: n_bytes)
+    (state,) = bench.moved([bench.request(Op.WRITE, 0)])
+    assert state == Failed(Cause.IO_ERROR, f"write folder/file: {n_bytes} of 4096 bytes were taken")
+    runtime.close()
+
+
+def test_a_bug_in_one_items_work_is_raised_when_no_other_is_under_way():
+    """Whoever moved them gives their memory to others then."""
+    runtime = open_runtime("mem://", RuntimeSettings(n_threads=4))
+    bench = Bench(runtime)
+    gate, ended = threading.Event(), threading.Event()
+
+    def slow():
+        gate.wait(30)
+        ended.set()
+
+    threading.Timer(0.05, gate.set).start()
+    requests = [bench.request(Op.READ, 0, work=lambda: int("bug")), bench.request(Op.READ, 1, work=slow)]
+    with pytest.raises(ValueError, match="bug"):
+        move(runtime, requests, window=2)  # one in each of two submissions
+    assert ended.is_set()
+    runtime.close()
+
+
+@pytest.mark.parametrize("scheme", ["mem://", "file://"])
+def test_closed_by_an_items_own_work_it_ends(tmp_path, monkeypatch, scheme):
+    monkeypatch.setattr(books, "_CLOSE_S", 0.01)
+    runtime = open_runtime(scheme if scheme == "mem://" else f"{scheme}{tmp_path}")
+    bench = Bench(runtime)
+    assert bench.moved([bench.request(Op.READ, 0, work=runtime.close)]) == [Done(bench.chunk)]
+    assert bench.refused(bench.request(Op.READ, 0)) is Reason.CLOSED

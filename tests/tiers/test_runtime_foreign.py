@@ -249,3 +249,40 @@ def test_memory_that_nixl_refuses_is_not_registered(tmp_path):
     with pytest.raises(StoreError, match="NIXL_ERR_NOT_SUPPORTED"):
         runtime.register_memory(Memory.of(bench.buffer[:4096]))
     runtime.close()
+
+
+@pytest.mark.parametrize("name", ["initialize_xfer", "check_xfer_state", "release_xfer_handle"])
+def test_a_bug_in_nixl_ends_its_items_and_not_the_thread(tmp_path, monkeypatch, name):
+    agent, runtime = plain_nixl(tmp_path)
+    bench = Bench(runtime)
+
+    def broken(*args):
+        raise TypeError("no such thing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent, name, broken)
+        submission = runtime.submit([bench.request(Op.READ, chunk) for chunk in (0, 1)])
+        with pytest.raises(TypeError, match="no such thing"):
+            runtime.wait(submission, 10.0)
+    assert bench.moved([bench.request(Op.READ, 0)]) == [Done(4096)]
+    runtime.close()
+
+
+def test_what_nixl_does_not_give_up_is_told_and_costs_nothing(tmp_path, caplog):
+    agent, runtime = plain_nixl(tmp_path)
+    bench = Bench(runtime)
+
+    def keep(*args):
+        raise NixlError("NIXL_ERR_BACKEND")
+
+    agent.deregister_memory = keep
+    held = bench.moved([bench.request(Op.READ, 0, work=lambda: runtime.close_batch([bench.file]))])
+    assert held == [Done(4096)]
+    runtime.unregister_memory(bench.region)
+    (bench.file,) = runtime.open_batch(["folder/file"])
+    bench.region = runtime.register_memory(Memory.of(bench.buffer))
+    assert bench.moved([bench.request(Op.READ, 0)]) == [Done(4096)]
+    runtime.close()
+    assert {record.getMessage() for record in caplog.records} == {
+        "tenuto: NIXL: can't be deregistered: NIXL_ERR_BACKEND"
+    }

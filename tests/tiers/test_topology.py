@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tenuto.cli.doctor.bus import check_topology
+from tenuto.cli.doctor.bus import check_topology, shares
 from tenuto.cli.doctor.finding import Status
 from tenuto.tiers.disk.topology import (
     Distance,
@@ -163,6 +163,35 @@ def test_a_namespace_of_several_controllers_is_found_on_the_bus(sys):
     (sys.root / "block/nvme3n1").symlink_to(shared / "nvme3n1")
     (disk,) = read_topology(sys.root).disks
     assert (disk.name, disk.address, disk.node) == ("nvme3n1", "0000:11:00.0", 1)
+
+
+def test_the_hidden_paths_of_such_a_namespace_are_no_disks(sys):
+    """The kernel shows one for each controller."""
+    block = sys.disk("pci0000:10/0000:10:01.0/0000:11:00.0", 1, "nvme3c3n1", "259:9")
+    (block / "hidden").write_text("1\n")
+    assert read_topology(sys.root).disks == ()
+    (block / "hidden").write_text("0\n")
+    assert len(read_topology(sys.root).disks) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "link"),
+    [
+        ("", ("", "")),
+        ("\u00b2", ("1.2.3 GT/s", "\u00b2")),
+        ("--1", ("9" * 400 + " GT/s", "x")),
+        ("-1", ("16.0 GT/s", "-4")),
+    ],
+)
+def test_what_the_kernel_does_not_tell_is_not_known(sys, node, link):
+    sys.disk("pci0000:10/0000:11:00.0", node, "nvme0n1", link=link)
+    (disk,) = read_topology(sys.root).disks
+    assert (disk.node, disk.link_gb_s) == (-1, 0.0)
+
+
+def test_disks_of_a_raid_share_the_rate_that_was_measured():
+    assert shares(["nvme0n1", "nvme1n1"], 10.0) == {"nvme0n1": 5.0, "nvme1n1": 5.0}
+    assert shares([], 10.0) == {}
 
 
 def test_a_machine_without_a_bus_has_nothing(tmp_path):

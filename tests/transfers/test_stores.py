@@ -7,8 +7,10 @@ import pytest
 from tenuto.errors import Cause, StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.testing.blocks import NAMESPACE, SMALL
+from tenuto.testing.clock import FakeClock
 from tenuto.testing.faults import FaultyStore, SlowStore
 from tenuto.testing.memory_store import MemoryStore
+from tenuto.testing.pacing import PacedStore
 from tenuto.testing.store_contract import BLOCKS, Bench, StoreContract
 from tenuto.tiers.store import Capacity
 
@@ -31,6 +33,12 @@ class TestSlowStoreLetGo(StoreContract):
         store.hold("read")
         store.let_go("read")
         return store
+
+
+class TestPacedStore(StoreContract):
+    def make_store(self, codec, folder):
+        clock = FakeClock()
+        return PacedStore(MemoryStore(codec, 9), codec.layout, 1e6, clock, clock.advance)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ inside a prompt count from its first token.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -56,9 +57,13 @@ class LoadCost:
         """So many times as much."""
         return LoadCost(self.fixed_s * factor, self.byte_s * factor)
 
-    def behind(self, n_bytes: int) -> LoadCost:
-        """When so many bytes come first."""
-        return LoadCost(self.fixed_s + n_bytes * self.byte_s, self.byte_s)
+    def seconds(self, n_loads: int, n_bytes: int) -> float:
+        """Of so many loads that bring so many bytes in all."""
+        return n_loads * self.fixed_s + n_bytes * self.byte_s
+
+    def behind(self, seconds: float) -> LoadCost:
+        """When others come first, for so long."""
+        return LoadCost(self.fixed_s + seconds, self.byte_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +133,21 @@ def seconds_to_first_token(
 
 def choose(
     offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, overhead_s: float = 0.0,
-    overlaps: bool = False, n_others: int = 0,
+    overlaps: bool = False, n_others: int = 0, most_s: float = math.inf,
 ) -> int:  # fmt: skip
     """How many blocks to load, from the first on: what brings the first token soonest.
 
-    With `n_others` requests in the engine, what delays all of them together least: while one loads the others go on,
-    and while it computes they wait as long as it does.
+    With `n_others` requests that compute, what delays all of them together least: while one loads the others go on,
+    and while it computes they wait as long as it does. Nothing that takes longer than `most_s` is loaded.
     """
     seconds = seconds_to_first_token(offer, compute, loads, overhead_s=overhead_s, overlaps=overlaps)
     if n_others:
         begin = offer.places()
         seconds = seconds + n_others * compute.seconds(begin, np.full_like(begin, offer.n_tokens))
+    seconds = seconds[: in_time(offer, loads, most_s, overhead_s) + 1]
     return int(np.flatnonzero(seconds <= seconds.min() * (1 + _TIE))[-1])
+
+
+def in_time(offer: Offer, loads: Mapping[str, LoadCost], most_s: float, overhead_s: float = 0.0) -> int:
+    """How many blocks are loaded within `most_s`."""
+    return int(np.searchsorted(load_seconds(offer, loads, overhead_s), most_s, side="right")) - 1

@@ -82,6 +82,18 @@ def run_device(options: Options, bar: Bar) -> Measured:
     return Measured(figures, versions={"torch": torch.__version__}, gpu=torch.cuda.get_device_name())
 
 
+def run_layered(options: Options, bar: Bar) -> Measured:
+    """Loads and stores layer by layer under computing; on a GPU with the real disk, else with a slowed store."""
+    _need("torch")
+    import torch
+
+    from tenuto.cli.bench.layered import choose_sizes, measure_layered
+
+    is_gpu = torch.cuda.is_available()
+    sizes = choose_sizes(is_gpu=is_gpu, is_quick=options.is_quick)
+    return measure_layered(options.folder, sizes, bar, is_gpu=is_gpu)
+
+
 def run_ttft(options: Options, _: Bar) -> Measured:
     """Time to first token in real engines: computed, and from each tier (needs vLLM)."""
     _need_engine("ttft", options)
@@ -116,7 +128,7 @@ def _need_engine(name: str, options: Options) -> None:
 
     if not (options.is_quick or options.engines.model is not None or torch.cuda.is_available()):
         raise ConfigError(
-            f"bench {name}: torch finds no CUDA device, which the shape of Llama 3 8B needs; run it on a machine with "
+            f"{name}: torch finds no CUDA device, which the shape of Llama 3 8B needs; run it on a machine with "
             "a GPU, give the folder of a small --model, or --quick"
         )
 
@@ -127,6 +139,7 @@ BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "disk": run_disk,
     "scheduler": run_scheduler,
     "device": run_device,
+    "layered": run_layered,
     "ttft": run_ttft,
     "serving": run_serving,
 }
@@ -148,6 +161,11 @@ TARGETS: dict[str, dict[str, tuple[str, float]]] = {
         "gemm_slowdown": ("≤", 1.05),
         "copy_slowdown": ("≤", 1.05),
         "submit_ms_per_gib": ("≤", 3),
+    },
+    "layered": {
+        "load_hidden": ("≥", 0.80),
+        "ttft_over_bound": ("≤", 1.10),
+        "submits_per_layer": ("≤", 1),
     },
     "ttft": {
         "host_hit_over_floor": ("≤", 1.10),
@@ -178,7 +196,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also keep the object as DIR/NAME-HOST.json")
     parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="where to measure (disk: 4 GB, ttft: 55 GB, given back)"
+        "--dir", type=Path, metavar="DIR", help="where to measure (disk: 4 GB, layered: 5 GB, ttft: 55 GB, given back)"
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     add_engine_options(parser)
@@ -216,6 +234,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(plain_text(result, targets))
     if args.out is not None:
-        path = result.save(args.out)
+        path = result.save(args.out, measured.picture)
         print(f"kept as {path}", file=sys.stderr)
     return 0

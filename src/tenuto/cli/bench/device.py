@@ -85,7 +85,7 @@ class Bed:
 def measure_device(sizes: DeviceSizes, bar: Bar) -> Figures:
     """Rates, ratios to the ceiling, cost of submitting, interference. Raises `ConfigError` without a GPU."""
     if not torch.cuda.is_available():
-        raise ConfigError("bench device: torch finds no CUDA device; run it on a machine with a GPU")
+        raise ConfigError("device: torch finds no CUDA device; run it on a machine with a GPU")
     driver = CudaDriver()
     figures: Figures = {}
     plain = Plain(sizes.kv_bytes)

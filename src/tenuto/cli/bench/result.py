@@ -62,12 +62,17 @@ class Result:
             del said["details"]
         return _NUMBERS.sub(lambda found: " ".join(found[0].split()), json.dumps(said, indent=2))
 
-    def save(self, folder: Path) -> Path:
-        """Keep it as NAME-HOST.json; the file. Raises `ConfigError` when that can't be written."""
+    def save(self, folder: Path, picture: str = "") -> Path:
+        """Keep it as NAME-HOST.json, and a picture as NAME-HOST.svg; the former.
+
+        Raises `ConfigError` when that can't be written.
+        """
         path = folder / f"{self.name}-{self.machine.slug}.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(self.as_json() + "\n")
+            if picture:
+                path.with_suffix(".svg").write_text(picture, "utf-8")
         except OSError as error:
             raise ConfigError(f"--out: can't write {path} ({error.strerror}); give another folder") from None
         return path

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tenuto.cli.doctor.finding import Finding, ok, warn
 from tenuto.tiers.disk.topology import Distance, Topology, distance
 
 LEGEND = "distance 0: one PCIe switch, 1: one NUMA node, 2: across nodes"
+
+
+def shares(disks: Sequence[str], gb_s: float) -> dict[str, float]:
+    """What each of the disks that a folder lies on has of the rate that was measured there."""
+    return {name: gb_s / len(disks) for name in disks}
 
 
 def check_topology(topology: Topology, rates: Mapping[str, float]) -> list[Finding]:

@@ -30,7 +30,7 @@ def list_gpus() -> list[str]:
 
 
 def check_cuda(top: Path, *, gpus: Callable[[], list[str]] = list_gpus, versions: Versions = installed) -> Finding:
-    """Driver, devices, and whether torch can use them."""
+    """Driver, devices, and whether torch and our kernels can use them."""
     driver = top / "proc/driver/nvidia/version"
     found = gpus()
     if not found:
@@ -53,12 +53,16 @@ def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_libr
         "nvidia-fs": (top / "proc/driver/nvidia-fs/version").exists(),
     }
     there = [name for name, is_there in parts.items() if is_there]
-    return ok("GPU-direct", f"{' and '.join(there) or 'not'} present; no runtime uses it yet: blocks cross host memory")
+    text = f"{' and '.join(there) or 'not'} present"
+    return ok("GPU-direct", f"{text}; the disk tier does not use it yet: blocks cross host memory")
 
 
 def check_runtimes(missing: Callable[[], dict[str, str]] = what_is_missing) -> list[Finding]:
     """Storage runtimes over foreign libraries: what they lack here. Nobody needs them; plain files always work."""
-    return [ok(f"{name}://", absent or "has what it needs") for name, absent in missing().items()]
+    return [
+        ok(f"{name}://", f"nothing needs it; {absent}" if absent else "has what it needs")
+        for name, absent in missing().items()
+    ]
 
 
 def rdma_devices(top: Path) -> list[str]:

@@ -78,7 +78,7 @@ def examine(path: Path, begin: disk.Begin, moved: disk.Moved, top: Path = Path("
             ("RDMA", lambda: devices.check_rdma(top)),
         ],
         "topology": [("topology", lambda: bus.check_topology(
-            read_topology(top / "sys"), dict.fromkeys(disks_under(folder, top / "sys"), _gb_s(measured))))],
+            read_topology(top / "sys"), bus.shares(disks_under(folder, top / "sys"), _gb_s(measured))))],
         "lanes": [("lanes", lambda: lanes.choose_lanes(measured[0] if measured else None))],
     }  # fmt: skip
     return [Section(name, [f for line, check in checks for f in guarded(line, check)]) for name, checks in plan.items()]

@@ -19,8 +19,8 @@ from tenuto.memory.numa import parse_cpulist
 Limits = tuple[int, int]
 """(soft, hard), as `resource.getrlimit` gives them."""
 
-OPEN_FILES = 2048
-"""Descriptors one engine may need: 512 pool files of its own, as many of a peer's, and its sockets."""
+OPEN_FILES = 1024
+"""Descriptors one engine may need: 512 pool files, its own and of others, and its sockets."""
 SHM_BYTES = 1 << 30
 RDMA_LOCKED_BYTES = 1 << 30
 
@@ -89,7 +89,7 @@ def check_locked_memory(limits: Limits, *, has_rdma: bool) -> Finding:
 
 
 def check_open_files(limits: Limits) -> Finding:
-    """RLIMIT_NOFILE: every pool file is an open descriptor."""
+    """RLIMIT_NOFILE: pool files in use are open, up to a bound."""
     soft, hard = limits
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
         is_hard = hard != resource.RLIM_INFINITY and hard < OPEN_FILES

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from tenuto.connectors.session.onboarding import Situation
 from tenuto.connectors.session.setup import Setup
-from tenuto.manager import ComputeCost, LoadCost, LoadRates, Offer, StepRates, choose
+from tenuto.manager import ComputeCost, LoadCost, LoadRates, Offer, StepRates, choose, in_time
 from tenuto.metrics import LOAD_RATE, PREFILL_RATE, Recorder, series
 
 MARGIN = 1.1
@@ -20,12 +20,20 @@ TRIAL_GAP_S = 10.0
 """At least between two loads that are tried though they seem to lose. A tier of which one load is known, which may have
 met a stall, is tried again after so long, whatever that load took.
 """
+_SHARE_OF_DEADLINE = 0.5
+"""That a load may be expected to take, with those before it: one that is given up was waited for in vain."""
+_ONE_DISK = ("disk", "peer")
+"""Tiers whose loads wait for each other."""
 _MAX_STEPS = 8
 """Steps on their way whose ends are waited for: more are never in flight."""
 _N_WAITS, _LEAST_WAITS = 16, 3
 _REFIT_S = 0.25
 _SHOW_S = 5.0
 """What nobody asks for is fitted so often, for the metrics: it takes most of a millisecond."""
+
+
+Queued = Mapping[str, tuple[int, int]]
+"""Loads on their way, by the tier that they read: how many, and of how many blocks."""
 
 
 class _How(TypedDict):
@@ -54,6 +62,7 @@ class CostGate:
         self._setup = setup
         self._clock = clock
         self._block_bytes = setup.layout.extent_bytes * setup.world_size
+        self._most_s = _SHARE_OF_DEADLINE * setup.config.runtime.load_timeout_s
         self._steps: dict[int, tuple[float, int, int]] = {}  # by number: (planned at, tokens, pairs)
         self._n_steps = 0
         self._ended_at = 0.0
@@ -113,53 +122,64 @@ class CostGate:
 
     # -- deciding -----------------------------------------------------------------------------------
 
-    def choose(self, situation: Situation, queued: Mapping[str, int], *, overlaps: bool = False) -> int:
+    def choose(self, situation: Situation, queued: Queued, *, overlaps: bool = False) -> int:
         """How many blocks of a hit to load.
 
-        All of them while a rate that matters is unknown, so that it gets known. `queued`: blocks that are being loaded
-        for others, by tier. `overlaps`: the first step computes while it is loaded.
+        While a rate that matters is unknown, all of them that can come in time, so that it gets known. `queued`: what
+        is being loaded. `overlaps`: the first step computes while this is loaded.
         """
-        hit, n_have, n_tokens, n_others = situation.hit, situation.n_have, situation.n_tokens, situation.n_others
-        if not (self._setup.config.runtime.cost_gate and self._step_rates.covers(n_tokens - n_have)):
+        hit, n_have, n_tokens = situation.hit, situation.n_have, situation.n_tokens
+        if not self._setup.config.runtime.cost_gate:
             return hit.n_blocks
         now = self._clock()
-        if self._compute is None or now >= self._refit_at:
+        if now >= self._refit_at:
             self._refit(now)
-        assert self._compute is not None
         layout = self._setup.layout
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
         offer = Offer(pieces, hit.start, n_have, n_tokens, layout.block_tokens, self._block_bytes)
         wait_s = 0.0 if overlaps else self._wait_s()
-        how: _How = {"n_others": n_others, "overlaps": overlaps}
-        n = choose(offer, self._compute, self._costs(queued), overhead_s=wait_s, **how)
-        self._remember(pieces, n)
+        how: _How = {"n_others": situation.n_others, "overlaps": overlaps}
+        n = self._best(offer, self._costs(queued), wait_s, how)
+        self._remember(pieces, n, queued)
         if n < hit.n_blocks and now >= self._try_at:
             age_s = min((now - tier.used_at for tier in self._tiers.values()), default=0.0)
-            faded = choose(offer, self._compute, self._costs(queued, now), overhead_s=wait_s * _fading(age_s), **how)
+            faded = self._best(offer, self._costs(queued, now), wait_s * _fading(age_s), how)
             if faded > n:
                 self._try_at = now + TRIAL_GAP_S
                 return faded
         return n
 
-    def _costs(self, queued: Mapping[str, int], now: float | None = None) -> dict[str, LoadCost]:
-        """By tier, behind so many blocks; `now`: what was not used for long has become cheaper."""
+    def _best(self, offer: Offer, costs: Mapping[str, LoadCost], wait_s: float, how: _How) -> int:
+        if self._compute is None or not self._step_rates.covers(offer.n_tokens - offer.n_have):
+            return in_time(offer, costs, self._most_s, wait_s)
+        return choose(offer, self._compute, costs, overhead_s=wait_s, most_s=self._most_s, **how)
+
+    def _costs(self, queued: Queued, now: float | None = None) -> dict[str, LoadCost]:
+        """By tier, behind what is queued; `now`: what was not used for long has become cheaper."""
         costs: dict[str, LoadCost] = {}
         for name, tier in self._tiers.items():
             if tier.cost is not None:
                 factor = 1.0 if now is None else tier.fading(now)
                 cost = tier.cost.scaled(factor * (MARGIN if tier.is_refused else 1.0))
-                costs[name] = cost.behind(queued.get(name, 0) * self._block_bytes)
+                before = _ONE_DISK if name in _ONE_DISK else (name,)
+                costs[name] = cost.behind(sum(self._queue_s(other, queued) for other in before))
         return costs
 
-    def _remember(self, pieces: tuple[tuple[str, int], ...], n_loaded: int) -> None:
-        """Of the tiers that had something, which are loaded from and which are refused."""
+    def _queue_s(self, name: str, queued: Queued) -> float:
+        """What the loads of a tier that are on their way take."""
+        n_loads, n_blocks = queued.get(name, (0, 0))
+        tier = self._tiers.get(name)
+        return tier.cost.seconds(n_loads, n_blocks * self._block_bytes) if tier and tier.cost else 0.0
+
+    def _remember(self, pieces: tuple[tuple[str, int], ...], n_loaded: int, queued: Queued) -> None:
+        """Of the tiers that had something, which are loaded from and which are refused, though nothing was queued."""
         used: set[str] = set()
         for name, n_blocks in pieces:
             if n_loaded > 0:
                 used.add(name)
             n_loaded -= n_blocks
         for name, _ in pieces:
-            if name in self._tiers:
+            if name in self._tiers and (name in used or name not in queued):
                 self._tiers[name].is_refused = name not in used
 
     def _wait_s(self) -> float:

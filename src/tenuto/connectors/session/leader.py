@@ -124,7 +124,7 @@ class Leader:
             case hit:
                 tracker.hit, tracker.hit_at = hit, n_computed
         if tracker.n_external > 0:
-            now = Situation(hit, n_computed, view.n_tokens, len(self._trackers) - 1)
+            now = Situation(hit, n_computed, view.n_tokens, self._loading.n_computing(self._trackers))
             tracker.is_layered = is_layered(self.setup, now)
             tracker.trim_hit(self.gate.choose(now, self._loading.queued(), overlaps=tracker.is_layered))
         if tracker.n_external <= 0:

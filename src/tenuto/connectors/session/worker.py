@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -230,18 +230,18 @@ class Worker:
             return
         engine, self._engine = self._engine, None
         timeout_s = self.setup.config.runtime.shutdown_timeout_s
-        if not engine.drain(timeout_s):
-            logger.warning(
-                "tenuto: %d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
-                engine.n_pending(), timeout_s,
-            )  # fmt: skip
-        self._poller.close()
         ends = [engine.close] if self._layered is None else [self._layered.close, engine.close]
-        closing = _Closing(ends, self._store, self._arena, self._gpu)
-        self._store, self._arena, self._movers, self._layered = None, None, None, None
-        closing.run(_JOIN_S)
-        if self._trace is not None:
-            self._trace.close()
+        with ExitStack() as closing:  # also after a Ctrl-C while it waits
+            if self._trace is not None:
+                closing.callback(self._trace.close)
+            closing.callback(_Closing(ends, self._store, self._arena, self._gpu).run, _JOIN_S)
+            closing.callback(self._poller.close)
+            self._store, self._arena, self._movers, self._layered = None, None, None, None
+            if not engine.drain(timeout_s):
+                logger.warning(
+                    "tenuto: %d transfers had not ended after %.0f s at shutdown: their blocks are not kept",
+                    engine.n_pending(), timeout_s,
+                )  # fmt: skip
 
     def _needed_layers(self) -> LayeredWork:
         if self._layered is None:
@@ -288,14 +288,18 @@ class _Closing:
         """At once when the lanes end within `timeout_s`, else when they do."""
         if self._have_ended(timeout_s):
             self._close()
-        else:  # a daemon: a process that ends takes all of it along
+            return
+        with suppress(RuntimeError):  # an interpreter that ends gives no thread, and takes all of it along, as a daemon
             threading.Thread(target=self._close_later, name="tenuto-close", daemon=True).start()
 
     def _close_later(self) -> None:
         while not self._have_ended(_JOIN_S):
             pass
-        if self._gpu is not None:
-            torch.cuda.synchronize(self._gpu)  # gives this thread the context that unpinning needs
+        try:
+            if self._gpu is not None:
+                torch.cuda.synchronize(self._gpu)  # gives this thread the context that unpinning needs
+        except RuntimeError as error:  # a GPU that has failed copies nothing any more
+            logger.warning("tenuto: %s: %s", self._gpu, str(error).splitlines()[0])
         self._close()
 
     def _have_ended(self, timeout_s: float) -> bool:

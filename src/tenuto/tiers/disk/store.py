@@ -202,16 +202,16 @@ class DiskStore:
         errors: list[StoreError | None] = [None] * len(items)
         requests: dict[int, IoRequest] = {}
         start, stop = span
-        for index, item in enumerate(items):
-            try:
-                file, offset = self._place(volume, item.slot)
-                region, at = self.buffers.use(item.buffer)
-            except StoreError as error:
-                errors[index] = error
-                continue
-            on_thread = None if work is None else partial(work, item.buffer, item.key.hash)
-            requests[index] = IoRequest(op, file, offset + start, region, at + start, stop - start, on_thread)
         try:
+            for index, item in enumerate(items):
+                try:
+                    file, offset = self._place(volume, item.slot)
+                    region, at = self.buffers.use(item.buffer)
+                except StoreError as error:
+                    errors[index] = error
+                    continue
+                on_thread = None if work is None else partial(work, item.buffer, item.key.hash)
+                requests[index] = IoRequest(op, file, offset + start, region, at + start, stop - start, on_thread)
             states = move(self.runtime, list(requests.values()))
         finally:
             for request in requests.values():

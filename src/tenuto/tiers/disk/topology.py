@@ -9,10 +9,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+
+from tenuto.memory.kernelfiles import kernel_number, kernel_text
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA = "0x10de"
@@ -125,9 +126,9 @@ def _whole_disks(entry: Path) -> set[str]:
 
 
 def _disk(entry: Path) -> PciDevice | None:
-    """A disk of the bus; None for loops, mappings, drives whose medium can be taken out."""
+    """A disk of the bus; None for loops, mappings, drives whose medium can be taken out, and one path of several."""
     path = entry.resolve()
-    if _text(path / "removable") == "1":
+    if "1" in (_text(path / "removable"), _text(path / "hidden")):
         return None
     if "nvme-subsystem" in path.parts:  # one namespace, reached through any of its controllers
         controllers = [other for other in sorted(path.parent.glob("nvme*")) if _CONTROLLER.fullmatch(other.name)]
@@ -147,21 +148,20 @@ def _device(path: Path, name: str) -> PciDevice | None:
         name,
         parts[places[-1]],
         tuple(parts[index] for index in places[:-1]),
-        int(node) if node.lstrip("-").isdigit() else -1,
+        -1 if (number := kernel_number(node)) is None else number,
         _link_gb_s(_text(folder / "max_link_speed"), _text(folder / "max_link_width")),
     )
 
 
 def _link_gb_s(speed: str, width: str) -> float:
     """From "32.0 GT/s PCIe" and "16": 63.0."""
-    match = re.match(r"([\d.]+) GT/s", speed)
-    if match is None or not width.isdigit():
+    match = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) GT/s", speed)
+    lanes = kernel_number(width)
+    if match is None or lanes is None:
         return 0.0
     transfers = float(match[1])
-    return transfers * int(width) / 8 * (0.8 if transfers <= _BITS_8B10B_GT_S else 128 / 130)
+    return transfers * lanes / 8 * (0.8 if transfers <= _BITS_8B10B_GT_S else 128 / 130)
 
 
 def _text(path: Path) -> str:
-    with suppress(OSError, UnicodeDecodeError):
-        return path.read_text().strip()
-    return ""
+    return kernel_text(path).strip()

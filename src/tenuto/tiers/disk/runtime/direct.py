@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -98,7 +99,11 @@ class DirectFiles:
         try:
             with self.descriptors.use(file) as fd:
                 for buffers in _calls(spans):
-                    offset += _move(os.pwritev, fd, buffers, offset)
+                    wanted = sum(map(len, buffers))
+                    n = _move(os.pwritev, fd, buffers, offset)
+                    if n < wanted:
+                        raise StoreError(Cause.IO_ERROR, f"write {file.name}: {n} of {wanted} bytes were taken")
+                    offset += n
         except FileNotFoundError as error:
             raise StoreError(Cause.MISSING, f"{file.name} is gone") from error
         except OSError as error:
@@ -150,15 +155,19 @@ def _calls(spans: Sequence[Span]) -> list[list[memoryview]]:
 
 
 def _move(call: Callable[[int, list[memoryview], int], int], fd: int, buffers: list[memoryview], offset: int) -> int:
-    """Call until all has moved, or the file has ended; bytes moved."""
+    """Call until all has moved, or nothing more does; bytes moved."""
     left, done = list(buffers), 0
     while left:
         n = call(fd, left, offset + done)
         done += n
-        if n == 0 or n % _PAGE_BYTES:  # no direct read goes on from such an offset: the file ends there
-            break
+        if n == 0 or (n % _PAGE_BYTES and _is_direct(fd)):
+            break  # no direct I/O goes on from such an offset: the file ends there, or the disk is full
         while left and n >= len(left[0]):
             n -= len(left.pop(0))
         if n:
             left[0] = left[0][n:]
     return done
+
+
+def _is_direct(fd: int) -> bool:
+    return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)

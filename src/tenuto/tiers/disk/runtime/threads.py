@@ -43,7 +43,8 @@ class IoThreads:
             self._ready.notify_all()
         deadline = time.monotonic() + _JOIN_S
         for thread in self._threads:  # on a disk that hangs it is left behind: a daemon
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _loop(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 from tenuto.errors import ConfigError
@@ -80,8 +81,12 @@ def _folder(url: str, text: str) -> Path:
     path = Path(text)
     if not path.is_absolute():
         raise ConfigError(f"{url}: {text} is not an absolute folder")
-    if not path.is_dir():
-        raise ConfigError(f"{url}: {text} is not a folder" if path.exists() else f"{url}: there is no folder {text}")
+    try:
+        is_folder, is_there = path.is_dir(), path.exists()
+    except OSError as error:
+        raise ConfigError(f"{url}: can't look at the folder ({error.strerror}); give another") from error
+    if not is_folder:
+        raise ConfigError(f"{url}: {text} is not a folder" if is_there else f"{url}: there is no folder {text}")
     return path
 
 
@@ -104,7 +109,7 @@ def _open_file(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice)
 
 def _open_striped(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
     folders = [_folder(url, part.strip()) for part in rest.split(",")]
-    if len({folder.resolve() for folder in folders}) < len(folders):
+    if any(one.samefile(other) for one, other in combinations(folders, 2)):  # also by a link, or mounted twice
         raise ConfigError(f"{url}: a folder is there twice")
     settle(url, folders, settings.stripe_bytes, _is_empty)
     devices = [wrap(DirectFiles(folder, settings.max_open_files)) for folder in folders]

@@ -27,10 +27,15 @@ def move(
     """Move all of them, at most `window` at a time, and send again, and only, what the runtime had no room for.
 
     The state of each, in order: final; rejected for another reason than `FULL`; `Failed` (TIMEOUT) for what had not
-    begun after `timeout_s`; and accepted for what was under way then, whose memory is not to be touched.
+    begun after `timeout_s`; and accepted for what was under way then, whose memory is not to be touched. A bug in an
+    item's work is raised when nothing is under way any more.
     """
     mover = _Mover(runtime, requests, min(window or runtime.caps.max_in_flight, runtime.caps.max_in_flight), stream)
-    mover.run(timeout_s)
+    try:
+        mover.run(timeout_s)
+    except BaseException:
+        mover.let_end()
+        raise
     return mover.states
 
 
@@ -61,6 +66,11 @@ class _Mover:
                 time.sleep(_BACKOFF_S)  # others have filled the runtime
         for index in self._left:
             self.states[index] = Failed(Cause.TIMEOUT, f"not begun after {timeout_s} s")
+
+    def let_end(self) -> None:
+        """Wait for what is under way: whoever called gives its memory to others."""
+        for submission, _ in self._sent:
+            submission.ended.wait()
 
     def _send(self) -> int:
         """Submit some; how many were accepted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Generator, Sequence
@@ -12,6 +13,8 @@ from tenuto.errors import Cause, StoreError
 from tenuto.tiers.disk.runtime.contract import File, Memory, Op
 from tenuto.tiers.disk.runtime.direct import open_direct
 from tenuto.tiers.disk.runtime.nixl.library import Library
+
+logger = logging.getLogger(__name__)
 
 Range = tuple[int, int, int]
 """Address, bytes, device; of a file: offset, bytes, descriptor."""
@@ -41,9 +44,12 @@ class SharedAgent:
             return self._agent.register_memory([(0, _LARGEST, fd, "")], "FILE", self._backends)
 
     def deregister(self, registered: object) -> None:
-        """Undo it."""
-        with self._calling("can't be deregistered"):
-            self._agent.deregister_memory(registered, self._backends)
+        """Undo it. What NIXL does not give up is told: nobody could do anything about it."""
+        try:
+            with self._calling("can't be deregistered"):
+                self._agent.deregister_memory(registered, self._backends)
+        except StoreError as error:
+            logger.warning("tenuto: %s", error)
 
     def start(self, op: Op, kind: str, here: Sequence[Range], there: Sequence[Range]) -> object:
         """Begin a transfer between memory of one kind and files; its handle."""

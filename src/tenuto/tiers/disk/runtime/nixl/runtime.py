@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tenuto.errors import StoreError
@@ -114,7 +115,8 @@ class NixlRuntime:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        self._thread.join(_JOIN_S)  # a plugin that hangs is left behind: a daemon
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)  # a plugin that hangs is left behind: a daemon
         self._files.close()
         with self._registering:
             while self._of_regions:
@@ -132,8 +134,10 @@ class NixlRuntime:
                 waiting.extend(part for items in self._new for part in cut(items, self._most_files))
                 self._new.clear()
             while waiting and sum(batch.n_files for batch in active) < self._most_files:
-                active += self._transfers.begin(*waiting.popleft())
+                op, items = waiting.popleft()
+                active += self._transfers.guard(items, partial(self._transfers.begin, op, items))
             before = len(active)
-            active = [left for batch in active for left in self._transfers.look(batch)]
+            looks = [(batch.items, partial(self._transfers.look, batch)) for batch in active]
+            active = [left for items, look in looks for left in self._transfers.guard(items, look)]
             if active and len(active) == before:
                 time.sleep(_LOOK_S)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from tenuto.errors import Cause, StoreError, store_error
-from tenuto.tiers.disk.runtime.books import Books, Submission
+from tenuto.tiers.disk.runtime.books import ACCEPTED, Books, Submission
 from tenuto.tiers.disk.runtime.contract import Done, Failed, Final, IoRequest, Op, Short
 from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.nixl.agent import SharedAgent, kind_of
@@ -67,6 +67,17 @@ class Transfers:
         self._agent = agent
         self._files = files
         self._alignment = books.caps.io_alignment
+
+    def guard(self, items: Sequence[Item], step: Callable[[], list[Batch]]) -> list[Batch]:
+        """What a step gives. A bug in it, or in NIXL, ends its items, and not the thread that all others wait for."""
+        try:
+            return step()
+        except BaseException as error:  # noqa: BLE001 - border of a thread: raised to whoever asks for the states
+            failed = Failed(Cause.IO_ERROR, f"{type(error).__name__}: {error}")
+            for item in items:
+                if item.submission.states[item.index] is ACCEPTED:
+                    self._books.end(item.submission, item.index, failed, error)
+            return []
 
     def begin(self, op: Op, items: list[Item]) -> list[Batch]:
         """Do their work where it comes first, and send what can go; no batch when nothing can."""
