@@ -238,36 +238,6 @@ def test_growth_that_failed_is_tried_again(open_disk, monkeypatch):
     assert disk.write((0, 10)) == []
 
 
-def test_a_buffer_that_the_runtime_does_not_take_costs_its_block_alone(open_disk, monkeypatch):
-    disk = open_disk()
-    disk.wait_slots(4)
-    assert disk.write((0, 0), (1, 1), (2, 2)) == []
-    items = [disk.fill(slot, slot) for slot in range(3)]
-    plain, asked = disk.store.runtime.register_memory, []
-
-    def refuse(memory):
-        asked.append(memory)
-        if len(asked) == 2:
-            raise StoreError(Cause.IO_ERROR, "no more")
-        return plain(memory)
-
-    monkeypatch.setattr(disk.store.runtime, "register_memory", refuse)
-    (failure,) = disk.store.read(items)
-    assert (failure.index, failure.cause) == (1, Cause.IO_ERROR)
-    assert EXTENT not in {
-        region.memory.n_bytes for region in disk.store.runtime._books.regions()
-    }  # growing has its own
-
-
-def test_a_store_that_was_closed_has_nothing(open_disk):
-    """An engine's last transfers may come to it when it has ended."""
-    disk = open_disk()
-    disk.wait_slots(4)
-    assert disk.write((0, 0)) == []
-    disk.close()
-    assert disk.read(0, 0) == "missing"
-
-
 def test_memory_that_is_attached_is_registered_once(open_disk):
     disk = open_disk()
     disk.wait_slots(4)
@@ -319,3 +289,32 @@ class MemoryWatch:
 
     def __getattr__(self, name):
         return getattr(self._device, name)
+
+
+def test_a_buffer_that_the_runtime_does_not_take_costs_its_block_alone(open_disk, monkeypatch):
+    disk = open_disk()
+    disk.wait_slots(4)
+    assert disk.write((0, 0), (1, 1), (2, 2)) == []
+    disk.wait_slots(8)  # the store grows no more
+    items = [disk.fill(slot, slot) for slot in range(3)]
+    plain, asked = disk.store.runtime.register_memory, []
+
+    def refuse(memory):
+        asked.append(memory)
+        if len(asked) == 2:
+            raise StoreError(Cause.IO_ERROR, "no more")
+        return plain(memory)
+
+    monkeypatch.setattr(disk.store.runtime, "register_memory", refuse)
+    (failure,) = disk.store.read(items)
+    assert (failure.index, failure.cause) == (1, Cause.IO_ERROR)
+    assert disk.store.runtime._books.regions() == []
+
+
+def test_a_store_that_was_closed_has_nothing(open_disk):
+    """An engine's last transfers may come to it when it has ended."""
+    disk = open_disk()
+    disk.wait_slots(4)
+    assert disk.write((0, 0)) == []
+    disk.close()
+    assert disk.read(0, 0) == "missing"

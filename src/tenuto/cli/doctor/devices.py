@@ -53,7 +53,8 @@ def check_gpu_direct(top: Path, library: Callable[[str], str | None] = find_libr
         "nvidia-fs": (top / "proc/driver/nvidia-fs/version").exists(),
     }
     there = [name for name, is_there in parts.items() if is_there]
-    return ok("GPU-direct", f"{' and '.join(there) or 'not'} present; no runtime uses it yet: blocks cross host memory")
+    text = f"{' and '.join(there) or 'not'} present"
+    return ok("GPU-direct", f"{text}; the disk tier does not use it yet: blocks cross host memory")
 
 
 def check_runtimes(missing: Callable[[], dict[str, str]] = what_is_missing) -> list[Finding]:
