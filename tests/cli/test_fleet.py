@@ -1,5 +1,6 @@
 """Engines together, as small scripts in real processes: what fails is left out, and nothing outlives the bench."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -47,12 +48,13 @@ for line in sys.stdin:
     say(type="done", seconds=1.0)
 """
 PARENT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from tenuto.cli.bench.engines import process
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.fleet import Fleet
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 child, folder, mode = sys.argv[1:]
 process.COMMAND = (sys.executable, child)
 do = {"starting": "slow"}.get(mode, "stubborn")
@@ -186,3 +188,6 @@ def test_ctrl_c_kills_all_at_once_however_often(script, tmp_path, mode, n_signal
     finally:
         parent.kill()
         parent.communicate()
+        for pid in (tmp_path / "pids").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
