@@ -68,6 +68,8 @@ def test_a_life_without_events_does_not_count():
 class MadeUpWorker:
     """Moves nothing; says what it is told to say. A block is two pages of the engine."""
 
+    _layered = None
+
     def __init__(self):
         self.setup = SimpleNamespace(layout=ExtentLayout(4, (0, 2), (0, 1), 3, 3, Dtype.BFLOAT16), page_tokens=2)
         self.tensors = [torch.randn(6, 2, 1, 6, dtype=torch.bfloat16).transpose(1, 2) for _ in range(2)]
