@@ -178,3 +178,15 @@ def test_blocks_of_several_requests_leave_in_one_transfer_each_once(make_rig):
     assert write.keys == stage.keys
     assert rig.manager.statistics()["skipped.host_full"] == 1
     rig.submit([stage, write])
+
+
+def test_blocks_that_are_there_and_were_filled_by_several_requests_are_held_once(make_rig):
+    rig, chain, other = make_rig(n_host=5), make_chain(3), make_chain(4, seed=1)
+    rig.keep(chain)
+    filled = [Filled(chain, 0, pages(3)) for _ in range(4)]
+    (stage,) = rig.manager.offload([*filled, Filled(other, 0, pages(4))])
+    assert stage.keys == (other.key(0), other.key(1))  # the others have no room beside what is held
+    rig.manager.check()
+    rig.submit([stage])
+    rig.finish()
+    rig.manager.check()

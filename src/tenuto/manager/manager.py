@@ -80,17 +80,17 @@ class BlockManager:
         A block that is in host memory, or on its way there, is not staged again.
         """
         wanted: dict[BlockHash, tuple[HashChain, int, PageRun]] = {}
-        here: list[BlockHash] = []
+        here: dict[BlockHash, None] = {}  # each once, whoever has filled it too: a lease holds a slot once
         for chain, start, pages in filled:
             for index, run in enumerate(pages, start):
                 block = chain.hashes[index]
                 if block in self.host:
-                    here.append(block)
+                    here[block] = None
                     if self._writes is not None:
                         self._writes.queue(chain.key(index))
                 elif block not in self.flights.arriving:
                     wanted.setdefault(block, (chain, index, run))
-        with self.host.match(here):  # not evicted to make room for what comes behind them
+        with self.host.match(list(here)):  # not evicted to make room for what comes behind them
             lease = self._allocate_host(len(wanted))
         staged = list(wanted.values())[: len(lease)]
         if not staged:
