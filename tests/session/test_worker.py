@@ -340,7 +340,7 @@ def test_a_trace_tells_what_the_worker_did(tmp_path):
     assert not is_recording()
 
 
-def test_a_trace_that_cannot_be_written_is_one_line_and_no_more(tmp_path, caplog):
+def test_a_trace_that_cannot_be_written_is_one_line_and_no_more(tmp_path, our_log):
     config = load_config({
         "tiers": {"host": {"capacity": 16 * LAYOUT.extent_bytes}},
         "runtime": {"trace_file": str(tmp_path / "none" / "run")},
@@ -348,7 +348,7 @@ def test_a_trace_that_cannot_be_written_is_one_line_and_no_more(tmp_path, caplog
     worker = Worker(Setup(config, NAMESPACE, LAYOUT, PAGE, "e"))
     worker.register([torch.randn(16, 1, PAGE, 32) for _ in range(2)])
     worker.shutdown()
-    (line,) = [text for text in caplog.messages if "trace" in text]
+    (line,) = [record.getMessage() for record in our_log() if "trace" in record.getMessage()]
     assert line.startswith(f"tenuto: no trace at {tmp_path}/none/run-rank0.json (")
 
 

@@ -332,7 +332,7 @@ def test_settings_that_cannot_work_are_refused(settings, words):
         open_runtime("mem://", RuntimeSettings(**settings))
 
 
-def test_without_direct_io_it_says_so_once_and_works(tmp_path, monkeypatch, caplog):
+def test_without_direct_io_it_says_so_once_and_works(tmp_path, monkeypatch, our_log):
     plain = os.open
 
     def refuse(path, flags, *args, **kwargs):
@@ -341,16 +341,13 @@ def test_without_direct_io_it_says_so_once_and_works(tmp_path, monkeypatch, capl
         return plain(path, flags, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", refuse)
-    with caplog.at_level(logging.WARNING):
-        runtime = open_runtime(f"file://{tmp_path}")
-        bench = Bench(runtime)
-        runtime.reserve("other", bench.chunk)
-        (other,) = runtime.open_batch(["other"])
-        assert (
-            bench.moved([bench.request(Op.READ, 0, file=other), bench.request(Op.READ, 1)]) == [Done(bench.chunk)] * 2
-        )
-        runtime.close()
-    (record,) = caplog.records
+    runtime = open_runtime(f"file://{tmp_path}")
+    bench = Bench(runtime)
+    runtime.reserve("other", bench.chunk)
+    (other,) = runtime.open_batch(["other"])
+    assert bench.moved([bench.request(Op.READ, 0, file=other), bench.request(Op.READ, 1)]) == [Done(bench.chunk)] * 2
+    runtime.close()
+    (record,) = [record for record in our_log() if record.levelno >= logging.WARNING]
     assert (
         record.getMessage()
         == f"tenuto: {tmp_path}: no direct I/O on this file system; blocks go through the page cache"

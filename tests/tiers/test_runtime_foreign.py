@@ -268,7 +268,7 @@ def test_a_bug_in_nixl_ends_its_items_and_not_the_thread(tmp_path, monkeypatch, 
     runtime.close()
 
 
-def test_what_nixl_does_not_give_up_is_told_and_costs_nothing(tmp_path, caplog):
+def test_what_nixl_does_not_give_up_is_told_and_costs_nothing(tmp_path, our_log):
     agent, runtime = plain_nixl(tmp_path)
     bench = Bench(runtime)
 
@@ -283,6 +283,4 @@ def test_what_nixl_does_not_give_up_is_told_and_costs_nothing(tmp_path, caplog):
     bench.region = runtime.register_memory(Memory.of(bench.buffer))
     assert bench.moved([bench.request(Op.READ, 0)]) == [Done(4096)]
     runtime.close()
-    assert {record.getMessage() for record in caplog.records} == {
-        "tenuto: NIXL: can't be deregistered: NIXL_ERR_BACKEND"
-    }
+    assert {record.getMessage() for record in our_log()} == {"tenuto: NIXL: can't be deregistered: NIXL_ERR_BACKEND"}

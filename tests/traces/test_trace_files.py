@@ -1,7 +1,6 @@
 """Trace files: Chrome's format, written whole or not at all, and read again."""
 
 import json
-import logging
 import subprocess
 import sys
 
@@ -79,8 +78,7 @@ def test_what_is_no_trace_is_one_line(tmp_path, text):
         read_trace(tmp_path)
 
 
-def test_a_trace_file_has_what_ended_until_it_was_closed(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+def test_a_trace_file_has_what_ended_until_it_was_closed(tmp_path, our_log):
     path = tmp_path / "t.json"
     path.write_text("of another run")
     trace = TraceFile(path, "tenuto rank 0", n_spans=2)
@@ -95,7 +93,7 @@ def test_a_trace_file_has_what_ended_until_it_was_closed(tmp_path, caplog):
     trace.close()
     assert path.read_bytes() == path_as_it_was
     assert [found.layer for found in read_trace(path)] == [1, 2]
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("tenuto.traces")]
+    told = [record.getMessage() for record in our_log()]
     assert told == [f"tenuto: trace at {path}: 2 spans, 1 earlier ones dropped"]
     assert names_in(tmp_path) == ["t.json"]
 
@@ -114,26 +112,26 @@ def test_a_process_that_ends_without_closing_writes_its_trace(tmp_path):
     assert [found.name for found in read_trace(path)] == ["load"]
 
 
-def test_a_path_that_cannot_be_written_is_one_line_at_start(tmp_path, caplog):
+def test_a_path_that_cannot_be_written_is_one_line_at_start(tmp_path, our_log):
     for path in (tmp_path, tmp_path / "none" / "t.json", tmp_path / ("n" * 300)):
         assert open_trace(path) is None
-    lines = [record.getMessage() for record in caplog.records]
+    lines = [record.getMessage() for record in our_log()]
     assert len(lines) == 3
     assert lines[0] == f"tenuto: no trace at {tmp_path} (is a folder); serving goes on without"
     assert names_in(tmp_path) == []
 
 
-def test_a_path_that_went_away_is_one_line_at_the_end(tmp_path, caplog):
+def test_a_path_that_went_away_is_one_line_at_the_end(tmp_path, our_log):
     folder = tmp_path / "d"
     folder.mkdir()
     trace = TraceFile(folder / "t.json")
     folder.rmdir()
     trace.close()
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = [record.getMessage() for record in our_log()]
     assert line.startswith(f"tenuto: no trace at {folder / 't.json'} (")
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch, caplog):
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch, our_log):
     path = tmp_path / "t.json"
     path.write_text("of another run")
     trace = TraceFile(path)
@@ -145,7 +143,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path, monk
     trace.close()
     assert path.read_text() == "of another run"
     assert names_in(tmp_path) == ["t.json"]
-    assert "No space left on device" in caplog.text
+    assert "No space left on device" in our_log()[-1].getMessage()
 
 
 def test_spans_of_a_recorder_can_be_written_by_hand(tmp_path):

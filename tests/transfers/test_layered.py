@@ -263,7 +263,7 @@ def test_a_host_slot_with_another_block_is_not_loaded(make):
     expect_loaded(rig, BLOCKS[1:2], runs[1:])
 
 
-def test_a_device_that_raises_is_a_failure_and_not_the_end(make, caplog):
+def test_a_device_that_raises_is_a_failure_and_not_the_end(make, our_log):
     rig = make()
     rig.fill_host(4, BLOCKS[0])
     rig.parts.device.scatter = None
@@ -271,7 +271,7 @@ def test_a_device_that_raises_is_a_failure_and_not_the_end(make, caplog):
     rig.load_all()
     assert {index: failure.cause for index, failure in rig.loads.end()[1].items()} == {0: Cause.IO_ERROR}
     assert rig.results(rig.loads, 1) == {1: {0: Cause.IO_ERROR}}
-    assert "layer 0 of a load failed" in caplog.text
+    assert "layer 0 of a load failed" in our_log()[0].getMessage()
 
 
 def test_steps_follow_each_other_while_the_last_ones_bytes_still_land(make):
@@ -357,7 +357,7 @@ def test_a_store_that_refuses_costs_the_write_alone(make, op):
     assert rig.memory.slots == [5]
 
 
-def test_a_gather_that_raises_keeps_nothing(make, caplog):
+def test_a_gather_that_raises_keeps_nothing(make, our_log):
     rig = make()
     gather = rig.parts.device.gather
 
@@ -375,7 +375,7 @@ def test_a_gather_that_raises_keeps_nothing(make, caplog):
     failed = {0: Cause.IO_ERROR}
     assert rig.results(rig.stores, 2) == {1: failed, 2: failed}
     assert rig.memory.slots == []
-    assert "of a store failed" in caplog.text
+    assert "of a store failed" in our_log()[0].getMessage()
 
 
 def test_what_is_stored_by_layers_is_loaded_by_layers(make):
