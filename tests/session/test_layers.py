@@ -8,7 +8,7 @@ from tenuto.errors import Cause
 from tenuto.testing.blocks import make_blocks
 from tenuto.tokens import BlockHash, BlockKey
 from tenuto.transfers.engine import TransferEngine
-from tenuto.transfers.layered.parts import Parts
+from tenuto.transfers.parts import Parts
 from tenuto.transfers.plan import Route, Transfer
 from tests.transfers.test_layered import N_LAYERS, load_of, read_of
 from tests.transfers.test_movers import Rig, run_of

@@ -241,16 +241,24 @@ class Life:
                 landings.append(landing)
                 landing.fence()
         except DriverError:
-            for landing in landings:
-                landing.wait()
-            self.lost |= pages
+            self._give_up(landings, pages)
         else:
-            self.lost -= pages
-            for run, slot in zip(runs, slots, strict=True):
-                self.memory.put(run, self.host.held[slot])
+            self._take_in(runs, slots, pages)
         self.busy -= pages
         job = partial(self._land_load, landings, slots)
         self.lanes["copy"].append(job)
+
+    def _give_up(self, landings, pages):
+        """The driver has failed: what was queued before is still on its way."""
+        for landing in landings:
+            landing.wait()
+        self.lost |= pages
+
+    def _take_in(self, runs, slots, pages):
+        """What was loaded, into the mirror."""
+        self.lost -= pages
+        for run, slot in zip(runs, slots, strict=True):
+            self.memory.put(run, self.host.held[slot])
 
     def _land_load(self, landings, slots):
         for landing in landings:
@@ -265,13 +273,9 @@ class Life:
             for landing in landings:
                 landing.wait()
         except DriverError:
-            for landing in landings:
-                landing.wait()
-            self.lost |= pages
+            self._give_up(landings, pages)
         else:
-            self.lost -= pages
-            for run, slot in zip(runs, slots, strict=True):
-                self.memory.put(run, self.host.held[slot])
+            self._take_in(runs, slots, pages)
             for page in pages:
                 self._read(page, "loaded")
         self.busy -= pages

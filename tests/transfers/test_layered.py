@@ -11,7 +11,7 @@ from tenuto.testing.blocks import SMALL, payload_of
 from tenuto.testing.faults import SlowStore
 from tenuto.testing.memory_store import MemoryStore
 from tenuto.transfers.layered import LayeredLoads, LayeredStores, plan_loads, plan_stores
-from tenuto.transfers.layered.parts import Parts
+from tenuto.transfers.parts import Parts
 from tenuto.transfers.plan import Route, Transfer
 from tests.transfers.test_movers import BLOCKS, Rig, canonical, run_of
 

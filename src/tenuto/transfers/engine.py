@@ -14,7 +14,7 @@ from tenuto.errors import Cause
 from tenuto.transfers.lanes import LANDED, Landing
 from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.movers import Movers
-from tenuto.transfers.plan import BlockFailure, Route, Transfer, TransferResult
+from tenuto.transfers.plan import BlockFailure, Route, Transfer, TransferResult, all_fail
 
 logger = logging.getLogger(__name__)
 
@@ -130,8 +130,7 @@ class TransferEngine:
                 if transfer.route is Route.HOST_TO_DISK:
                     n_stores += 1
                     if n_stores > self._max_queued_stores:
-                        full = {i: BlockFailure(i, Cause.THROTTLED) for i in range(len(transfer.keys))}
-                        self._finish(transfer, full, 0.0)
+                        self._finish(transfer, all_fail(range(len(transfer.keys)), Cause.THROTTLED), 0.0)
                         continue
                 self._jobs[transfer.id] = job
                 if not job.waits_for:
@@ -209,11 +208,10 @@ class TransferEngine:
         if not indices or job.is_given_up:
             return {}
         try:
-            failures = do(job, indices)
+            return {failure.index: failure for failure in do(job, indices)}
         except Exception:
             logger.exception("transfer %d (%s) failed", job.transfer.id, job.transfer.route.value)
-            failures = [BlockFailure(index, Cause.IO_ERROR, "internal error") for index in indices]
-        return {failure.index: failure for failure in failures}
+            return all_fail(indices, Cause.IO_ERROR, "internal error")
 
     def _move(self, job: _Job, indices: list[int]) -> list[BlockFailure]:
         if job.transfer.route is Route.DEVICE_TO_HOST:
@@ -238,8 +236,7 @@ class TransferEngine:
         if not transfer.pages or not transfer.route.is_load or job.is_touching:
             return []
         job.is_given_up = True
-        failed = {i: BlockFailure(i, cause) for i in range(len(transfer.keys))}
-        return self._end(job, job.dropped | failed, 0.0)
+        return self._end(job, job.dropped | all_fail(range(len(transfer.keys)), cause), 0.0)
 
     def _end(self, job: _Job, failures: dict[int, BlockFailure], seconds: float) -> list[_Job]:
         """Under the lock: answer a job. What waited for it alone is to be started, once the lock is released."""
@@ -262,7 +259,4 @@ class TransferEngine:
         return ready
 
     def _finish(self, transfer: Transfer, failures: dict[int, BlockFailure], seconds: float) -> None:
-        n_moved = len(transfer.keys) - len(failures)
-        ordered = tuple(failures[index] for index in sorted(failures))
-        n_bytes = n_moved * self._movers.extent_bytes
-        self._results.append(TransferResult(transfer.id, ordered, n_bytes, seconds))
+        self._results.append(TransferResult.of(transfer, failures, self._movers.extent_bytes, seconds))

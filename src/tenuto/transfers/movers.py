@@ -12,7 +12,8 @@ from tenuto.tiers.store import SlotIO, Store
 from tenuto.traces import span
 from tenuto.transfers.lanes import Device, Landing
 from tenuto.transfers.lanes.device import Mark
-from tenuto.transfers.plan import BlockFailure, Route, Transfer
+from tenuto.transfers.parts import Parts, at_indices
+from tenuto.transfers.plan import BlockFailure, Route, Transfer, all_fail
 
 Touching = Callable[[], AbstractContextManager[bool]]
 """Held while the device is written; false when the load was given up and must not write any more."""
@@ -32,11 +33,10 @@ class Movers:
         store: Store | None = None,
         n_bounce: int = 0,
     ) -> None:
-        self.codec = codec
+        self.parts = Parts(device, arena, codec, store)
         self.extent_bytes = arena.extent_bytes
         self._arena = arena
         self._device = device
-        self._store = store
         self._bounce = list(range(arena.n_slots - n_bounce, arena.n_slots))
         self._table: dict[Route, Callable[[Transfer, list[int], Touching, Mark], list[BlockFailure]]] = {
             Route.HOST_TO_DISK: self._host_to_disk,
@@ -44,6 +44,15 @@ class Movers:
             Route.HOST_TO_DEVICE: self._host_to_device,
             Route.DISK_TO_DEVICE: self._disk_to_device,
         }
+
+    @property
+    def codec(self) -> ExtentCodec:
+        """Of the namespace that blocks are of; a reset replaces it."""
+        return self.parts.codec
+
+    @codec.setter
+    def codec(self, codec: ExtentCodec) -> None:
+        self.parts.codec = codec
 
     def gather(self, transfer: Transfer, indices: list[int]) -> Landing:
         """Queue the copies of a device → host transfer; on the engine's thread. `land` ends it, on any thread."""
@@ -72,14 +81,11 @@ class Movers:
             return self._table[transfer.route](transfer, indices, touching, after)
 
     def _host_to_disk(self, transfer: Transfer, indices: list[int], _: Touching, __: Mark) -> list[BlockFailure]:
-        wrong = self._wrong_headers(transfer, transfer.sources, indices)
+        wrong = self.parts.wrong_headers(transfer, transfer.sources, indices)
         good = [index for index in indices if index not in wrong]
-        items = [SlotIO(transfer.targets[i], transfer.keys[i], self._arena.slot(transfer.sources[i])) for i in good]
-        failures = self._needed_store().write(items)
-        return [
-            *wrong.values(),
-            *(BlockFailure(good[f.index], f.cause, f.message) for f in failures),
-        ]
+        items = self.parts.items(transfer, transfer.targets, transfer.sources, good)
+        failures = self.parts.needed_store().write(items)
+        return [*wrong.values(), *at_indices(failures, good).values()]
 
     def _disk_to_host(self, transfer: Transfer, indices: list[int], _: Touching, __: Mark) -> list[BlockFailure]:
         return self._read(transfer, indices, [transfer.targets[index] for index in indices])
@@ -87,7 +93,7 @@ class Movers:
     def _host_to_device(
         self, transfer: Transfer, indices: list[int], touching: Touching, after: Mark
     ) -> list[BlockFailure]:
-        wrong = self._wrong_headers(transfer, transfer.sources, indices)
+        wrong = self.parts.wrong_headers(transfer, transfer.sources, indices)
         good = [index for index in indices if index not in wrong]
         return [
             *wrong.values(),
@@ -111,27 +117,14 @@ class Movers:
             SlotIO(transfer.sources[i], transfer.keys[i], self._arena.slot(slot))
             for i, slot in zip(indices, slots, strict=False)
         ]
-        failures = self._needed_store().read(items, transfer.volume)
-        return [BlockFailure(indices[f.index], f.cause, f.message) for f in failures]
+        failures = self.parts.needed_store().read(items, transfer.volume)
+        return list(at_indices(failures, indices).values())
 
     def _scatter(
         self, transfer: Transfer, indices: list[int], slots: list[int], touching: Touching, after: Mark
     ) -> list[BlockFailure]:
         with touching() as is_allowed:
             if not is_allowed:
-                return [BlockFailure(index, Cause.CANCELLED) for index in indices]
+                return list(all_fail(indices, Cause.CANCELLED).values())
             self._device.scatter([transfer.pages[index] for index in indices], slots, after).wait()
         return []
-
-    def _wrong_headers(self, transfer: Transfer, slots: Sequence[int], indices: list[int]) -> dict[int, BlockFailure]:
-        """Host slots whose header is of another block: a bug kept from becoming a wrong answer."""
-        return {
-            i: BlockFailure(i, Cause.CORRUPT, f"host slot {slots[i]} holds another block")
-            for i in indices
-            if not self.codec.is_block(self._arena.slot(slots[i]), transfer.keys[i].hash)
-        }
-
-    def _needed_store(self) -> Store:
-        if self._store is None:
-            raise RuntimeError("a transfer names the disk tier, which this worker does not have")
-        return self._store

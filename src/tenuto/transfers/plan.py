@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Self
 
 from tenuto.errors import Cause
 from tenuto.memory.pages import PageRun
@@ -63,10 +65,21 @@ class TransferResult:
     n_bytes: int = 0
     seconds: float = 0.0
 
+    @classmethod
+    def of(cls, transfer: Transfer, failures: Mapping[int, BlockFailure], extent_bytes: int, seconds: float) -> Self:
+        """Of a transfer of extents, by the failures of its blocks."""
+        n_bytes = (len(transfer.keys) - len(failures)) * extent_bytes
+        return cls(transfer.id, tuple(failures[index] for index in sorted(failures)), n_bytes, seconds)
+
     @property
     def failed(self) -> frozenset[int]:
         """Indices of the failed blocks."""
         return frozenset(failure.index for failure in self.failures)
+
+
+def all_fail(indices: Iterable[int], cause: Cause, message: str = "") -> dict[int, BlockFailure]:
+    """Blocks, by index, that fail for one reason."""
+    return {index: BlockFailure(index, cause, message) for index in indices}
 
 
 def merge_results(results: list[TransferResult]) -> TransferResult:

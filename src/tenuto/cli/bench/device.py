@@ -22,7 +22,7 @@ from tenuto.testing.kvshapes import BENCHED
 from tenuto.transfers.lanes.cuda import CudaDevice, RingSizes
 
 GIB = 1 << 30
-_RING = RingSizes(256 << 20, 384 << 20, 128 << 20, 64, 64)
+RING = RingSizes(256 << 20, 384 << 20, 128 << 20, 64, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class DeviceSizes:
 
     kv_bytes: int = 4 * GIB
     n_rounds: int = 9
-    ring: RingSizes = _RING
+    ring: RingSizes = RING
     n_products: int = 40
     """Matrix products, or copies of memory, in one sample of interference."""
 

@@ -15,6 +15,7 @@ import torch
 
 from tenuto.cli.bench.computing import Computing, Products, Sleeping
 from tenuto.config import Disk
+from tenuto.connectors.session.devices import make_arena, make_driver
 from tenuto.errors import ConfigError, InvariantError, TenutoError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
@@ -30,7 +31,7 @@ from tenuto.tiers.store import Failure, SlotIO, Store
 from tenuto.tokens import HashChain, Namespace, TokenBlock
 from tenuto.transfers.lanes import CpuDevice, Device
 from tenuto.transfers.layered import LayeredLoads, LayeredStores, plan_loads, plan_stores
-from tenuto.transfers.layered.parts import Parts
+from tenuto.transfers.parts import Parts
 from tenuto.transfers.plan import Route, Transfer
 
 MIB = 1 << 20
@@ -105,7 +106,7 @@ class Bed:
         self._pages = Pages(sizes, "cuda" if is_gpu else "cpu")
         self._slots = list(range(sizes.n_blocks))
         with ExitStack() as undo:
-            self.arena, self.device = _crossing(self._pages.kv, sizes.n_blocks, is_gpu=is_gpu)
+            self.arena, self.device = _crossing(self._pages.kv, sizes.n_blocks)
             undo.callback(self.arena.close)
             self.computing: Computing = Products() if is_gpu else Sleeping()
             namespace = _namespace(layout)
@@ -270,19 +271,16 @@ class Bed:
             time.sleep(0.01)
 
 
-def _crossing(kv: PagedKV, n_slots: int, *, is_gpu: bool) -> tuple[HostArena, Device]:
+def _crossing(kv: PagedKV, n_slots: int) -> tuple[HostArena, Device]:
     """Host slots, and what moves bytes between them and the engine's memory."""
-    if not is_gpu:
-        arena = HostArena(n_slots, kv.layout.extent_bytes)
+    driver = make_driver(kv.device)
+    arena = make_arena(kv, n_slots, driver)
+    if driver is None:
         return arena, CpuDevice(kv, ArenaView(arena, kv.layout, kv.dtype))
-    from tenuto.memory.driver import CudaDriver
-    from tenuto.memory.pinning import pinned_arena
-    from tenuto.transfers.lanes.cuda import CudaDevice, RingSizes
+    from tenuto.cli.bench.device import RING
+    from tenuto.transfers.lanes.cuda import CudaDevice
 
-    driver = CudaDriver()
-    rings = RingSizes(256 * MIB, 384 * MIB, 128 * MIB, 64, 64)
-    arena = pinned_arena(n_slots, kv.layout.extent_bytes, driver)
-    return arena, CudaDevice(kv, arena, rings, driver)
+    return arena, CudaDevice(kv, arena, RING, driver)
 
 
 def _namespace(layout: ExtentLayout) -> Namespace:

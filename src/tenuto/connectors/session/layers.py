@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 from tenuto.config import Runtime
 from tenuto.errors import Cause
-from tenuto.memory.extent import ExtentCodec
 from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.layered import LayeredLoads, plan_loads
-from tenuto.transfers.layered.parts import Parts
-from tenuto.transfers.plan import BlockFailure, Transfer, TransferResult
+from tenuto.transfers.parts import Parts
+from tenuto.transfers.plan import Transfer, TransferResult, all_fail
 
 _LOOK_S = 0.05
 
@@ -28,7 +27,6 @@ class LayeredWork:
     def __init__(
         self, parts: Parts, engine: TransferEngine, mark: Callable[[], Mark], runtime: Runtime, *, may_fail: bool = True
     ) -> None:
-        self._parts = parts
         self._may_fail = may_fail
         self._engine = engine
         self._mark = mark
@@ -86,10 +84,6 @@ class LayeredWork:
         results, self._results = self._results, []
         return results + self._loads.poll()
 
-    def reset(self, codec: ExtentCodec) -> None:
-        """Blocks are of another namespace from now on."""
-        self._parts.codec = codec
-
     def close(self, timeout_s: float = 0.0) -> bool:
         """End after what is on its way; whether that came within `timeout_s`."""
         return self._loads.close(timeout_s)
@@ -112,6 +106,6 @@ class LayeredWork:
                 is_wrong = True
         if not is_wrong:
             return False
-        failures = tuple(BlockFailure(index, Cause.CANCELLED, "its source failed") for index in range(len(store.keys)))
-        self._results.append(TransferResult(store.id, failures))
+        failures = all_fail(range(len(store.keys)), Cause.CANCELLED, "its source failed")
+        self._results.append(TransferResult.of(store, failures, 0, 0.0))
         return True

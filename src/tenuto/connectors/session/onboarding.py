@@ -18,21 +18,15 @@ class Situation:
     n_others: int
 
 
-def may_be_layered(setup: Setup, now: Situation) -> bool:
-    """Whether the hit can be loaded layer by layer, under the forward.
+def is_layered(setup: Setup, now: Situation) -> bool:
+    """Whether it is loaded layer by layer: as set, or, with "auto", when no other request would wait for its layers.
 
     Something must be left to compute. Where the engine plans ahead it hears of failures too late, so that nothing may
     fail: the bytes are in host memory, verified.
     """
-    if setup.config.runtime.onboard == "async":
+    mode = setup.config.runtime.onboard
+    if mode == "async" or (mode == "auto" and now.n_others):
         return False
     end = (now.hit.start + now.hit.n_blocks) * setup.layout.block_tokens
     is_safe = not setup.is_async_scheduled or all(span.place == "host" for span in now.hit.spans)
     return is_safe and end < now.n_tokens
-
-
-def is_layered(setup: Setup, now: Situation) -> bool:
-    """Whether it is: as set, or, with "auto", when no other request of the step would wait for its layers."""
-    if not may_be_layered(setup, now):
-        return False
-    return setup.config.runtime.onboard == "layered" or now.n_others == 0

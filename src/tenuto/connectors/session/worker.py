@@ -30,9 +30,8 @@ from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockKey
 from tenuto.traces import TraceFile
 from tenuto.transfers.engine import TransferEngine
-from tenuto.transfers.layered.parts import Parts
 from tenuto.transfers.movers import Movers
-from tenuto.transfers.plan import BlockFailure, Transfer, TransferResult
+from tenuto.transfers.plan import Transfer, TransferResult, all_fail
 
 logger = logging.getLogger(__name__)
 
@@ -116,9 +115,8 @@ class Worker:
             undo.callback(engine.close)
             layered = None
             if setup.config.runtime.onboard != "async":
-                parts = Parts(device, arena, self._codec, store)
                 may_fail = not setup.is_async_scheduled
-                layered = LayeredWork(parts, engine, movers.mark, setup.config.runtime, may_fail=may_fail)
+                layered = LayeredWork(movers.parts, engine, movers.mark, setup.config.runtime, may_fail=may_fail)
                 undo.callback(layered.close)
             self._trace = open_rank_trace(setup.config.runtime.trace_file, self.rank, self._engine_index)
             undo.pop_all()
@@ -194,10 +192,11 @@ class Worker:
     def poll(self) -> LoadNews:
         """What has ended since the last call."""
         news = LoadNews()
+        results = self._running_engine().poll(_IDLE_WAIT_S if self._is_idle else 0.0)
         if self._layered is not None:
             news.failed_pages |= self._layered.take_failed_pages()
-        layered = self._layered.poll() if self._layered is not None else []
-        for result in [*layered, *self._running_engine().poll(_IDLE_WAIT_S if self._is_idle else 0.0)]:
+            results = [*self._layered.poll(), *results]
+        for result in results:
             self._results.setdefault(result.transfer_id, []).append(result)
             load = self._loads.pop(result.transfer_id, None)
             if load is None:
@@ -257,8 +256,8 @@ class Worker:
     def _never_came(self, transfers: Sequence[Transfer]) -> None:
         """The engine did not call us at the moment these were for: nobody may wait for them."""
         for transfer in transfers:
-            failures = tuple(BlockFailure(index, Cause.CANCELLED) for index in range(len(transfer.keys)))
-            self._results[transfer.id] = [TransferResult(transfer.id, failures)]
+            failures = all_fail(range(len(transfer.keys)), Cause.CANCELLED)
+            self._results[transfer.id] = [TransferResult.of(transfer, failures, 0, 0.0)]
 
     def _reset(self, reset: Reset) -> None:
         for load in self._loads.values():
@@ -266,8 +265,6 @@ class Worker:
         self._codec = ExtentCodec(self.setup.layout, reset.namespace)
         if self._movers is not None:
             self._movers.codec = self._codec
-        if self._layered is not None:
-            self._layered.reset(self._codec)
         if self._store is not None:
             self._store.reset(reset.namespace, reset.epoch)
 

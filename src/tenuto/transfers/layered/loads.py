@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ from tenuto.tiers.store import SlotIO
 from tenuto.traces import span
 from tenuto.transfers.lanes import LANDED, Landing
 from tenuto.transfers.lanes.device import Mark
-from tenuto.transfers.layered.parts import Failures, Parts, Threads, all_fail, at_indices, result
 from tenuto.transfers.layered.plan import LoadPlan
-from tenuto.transfers.plan import BlockFailure, TransferResult
+from tenuto.transfers.layered.threads import Threads
+from tenuto.transfers.parts import Failures, Parts, at_indices
+from tenuto.transfers.plan import BlockFailure, TransferResult, all_fail
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +29,6 @@ class _Load:
 
     plan: LoadPlan
     failures: Failures = field(default_factory=dict[int, BlockFailure])
-    is_withdrawn: bool = False
 
     def alive(self) -> list[int]:
         """Blocks that have not failed."""
@@ -106,9 +107,9 @@ class LayeredLoads:
         loads = [_Load(plan) for plan in plans]
         for load in loads:
             if load.plan.read is None:
-                load.fail(_wrong_headers(parts, load.plan))
+                load.fail(parts.wrong_headers(load.plan.load, load.plan.load.sources, load.alive()))
         layer_bytes = sum(len(plan.load.keys) for plan in plans) * parts.codec.layout.segment_bytes
-        self._now = step = _Step(loads, mark, parts.clock(), [None] * parts.n_layers, layer_bytes)
+        self._now = step = _Step(loads, mark, time.monotonic(), [None] * parts.n_layers, layer_bytes)
         with self._threads.changed:
             self._steps.append(step)
             self._threads.changed.notify_all()
@@ -120,7 +121,7 @@ class LayeredLoads:
         with span("wait", layer=layer), self._threads.changed:
             step.asked = max(step.asked, layer)
             self._threads.changed.notify_all()
-            left_s = step.began + self._timeout_s - self._parts.clock()
+            left_s = step.began + self._timeout_s - time.monotonic()
             is_there = self._threads.changed.wait_for(
                 lambda: step.layers[layer] is not None or step.is_given_up, max(left_s, 0.0)
             )
@@ -153,7 +154,6 @@ class LayeredLoads:
         with self._threads.changed:
             for load in step.loads:
                 if load.plan.load.id == load_id:
-                    load.is_withdrawn = True
                     load.fail(all_fail(load.alive(), Cause.CANCELLED))
             self._wait_untouched(step)
 
@@ -220,12 +220,10 @@ class LayeredLoads:
 
     def _read(self, step: _Step, layer: int) -> None:
         """From the store into host slots: one call for each volume, which is one for most."""
-        reading = [load for load in step.loads if load.plan.read is not None]
         by_volume: dict[str, list[tuple[_Load, list[int], list[SlotIO]]]] = {}
         with self._threads.changed:
-            for load in reading:
-                read, indices = load.plan.read, load.alive()
-                if read is not None and indices:
+            for load in step.loads:
+                if (read := load.plan.read) is not None and (indices := load.alive()):
                     items = self._parts.items(read, read.sources, read.targets, indices)
                     by_volume.setdefault(read.volume, []).append((load, indices, items))
         for volume, parts in by_volume.items():
@@ -248,7 +246,7 @@ class LayeredLoads:
         """Counts the time in which something is read; what waits for the engine is none of the store's."""
         with self._threads.changed:
             if not step.n_reading:
-                step.reading_since = self._parts.clock()
+                step.reading_since = time.monotonic()
             step.n_reading += 1
         try:
             yield
@@ -256,7 +254,7 @@ class LayeredLoads:
             with self._threads.changed:
                 step.n_reading -= 1
                 if not step.n_reading:
-                    step.read_s += self._parts.clock() - step.reading_since
+                    step.read_s += time.monotonic() - step.reading_since
 
     def _into_pages(self, step: _Step, layer: int) -> Landing:
         with self._threads.changed:
@@ -284,19 +282,9 @@ class LayeredLoads:
         results: list[TransferResult] = []
         for load in step.loads:
             if load.plan.read is not None:
-                results.append(result(load.plan.read, load.failures, extent_bytes, step.read_s))
-            results.append(result(load.plan.load, load.failures, extent_bytes, 0.0))  # what computing hid is no cost
+                results.append(TransferResult.of(load.plan.read, load.failures, extent_bytes, step.read_s))
+            # What computing hid is no cost.
+            results.append(TransferResult.of(load.plan.load, load.failures, extent_bytes, 0.0))
         with self._threads.changed:
             self._results += results
             self._steps.remove(step)
-
-
-def _wrong_headers(parts: Parts, plan: LoadPlan) -> Failures:
-    """Host slots that hold another block: a bug kept from becoming a wrong answer."""
-    transfer = plan.load
-    wrong = [
-        index
-        for index, (key, slot) in enumerate(zip(transfer.keys, transfer.sources, strict=True))
-        if not parts.codec.is_block(parts.arena.slot(slot), key.hash)
-    ]
-    return all_fail(wrong, Cause.CORRUPT, "the host slot holds another block")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,9 +13,10 @@ from tenuto.errors import Cause
 from tenuto.tiers.store import Layers
 from tenuto.traces import span
 from tenuto.transfers.lanes import Landing
-from tenuto.transfers.layered.parts import Failures, Parts, Threads, all_fail, at_indices, result
 from tenuto.transfers.layered.plan import StorePlan
-from tenuto.transfers.plan import BlockFailure, TransferResult
+from tenuto.transfers.layered.threads import Threads
+from tenuto.transfers.parts import Failures, Parts, at_indices
+from tenuto.transfers.plan import BlockFailure, TransferResult, all_fail
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ class LayeredStores:
     def begin(self, plans: Sequence[StorePlan]) -> None:
         """Blocks that this forward fills."""
         if plans:
-            self._now = _Step([_Store(plan) for plan in plans], self._parts.clock())
+            self._now = _Step([_Store(plan) for plan in plans], time.monotonic())
             with self._threads.changed:
                 self._steps.append(self._now)
 
@@ -112,21 +115,23 @@ class LayeredStores:
         runs = [run for stage in stages for run in stage.pages]
         slots = [slot for stage in stages for slot in stage.targets]
         step.n_gathered = layers[1]
-        try:
+        with self._costing_blocks(step, layers):
             landing = self._parts.device.gather(runs, slots, layers)
+            with self._threads.changed:
+                step.landings.append((layers, landing))
+                self._threads.changed.notify_all()
+
+    @contextmanager
+    def _costing_blocks(self, step: _Step, layers: Layers) -> Generator[None]:
+        """A bug in what is done here costs all blocks of the step, and no more."""
+        try:
+            yield
         except Exception:
             logger.exception("layers %d to %d of a store failed", *layers)
             with self._threads.changed:
-                self._fail(step, "internal error")
-            return
-        with self._threads.changed:
-            step.landings.append((layers, landing))
-            self._threads.changed.notify_all()
-
-    def _fail(self, step: _Step, message: str) -> None:
-        """Under the lock: all blocks of a step."""
-        for store in step.stores:
-            store.stage_failures = all_fail(range(len(store.plan.stage.keys)), Cause.IO_ERROR, message)
+                for store in step.stores:
+                    keys = store.plan.stage.keys
+                    store.stage_failures = all_fail(range(len(keys)), Cause.IO_ERROR, "internal error")
 
     # -- the thread ---------------------------------------------------------------------------------
 
@@ -144,24 +149,19 @@ class LayeredStores:
         return None
 
     def _move(self, step: _Step, layers: Layers, landing: Landing) -> None:
-        try:
+        with self._costing_blocks(step, layers):
             landing.wait()
             if layers[1] == self._parts.n_layers:
                 self._staged(step)
             self._write(step, layers)
-        except Exception:
-            logger.exception("layers %d to %d of a store failed", *layers)
-            with self._threads.changed:
-                self._fail(step, "internal error")
-        finally:
-            with self._threads.changed:
-                step.n_moved += 1
-                step.is_moving = False
+        with self._threads.changed:
+            step.n_moved += 1
+            step.is_moving = False
 
     def _staged(self, step: _Step) -> None:
         """All layers are in host memory: what was staged may be seen."""
         parts = self._parts
-        step.staged_s = parts.clock() - step.began
+        step.staged_s = time.monotonic() - step.began
         for store in step.stores:
             stage = store.plan.stage
             for slot, block in zip(stage.targets, stage.blocks, strict=True):
@@ -172,7 +172,9 @@ class LayeredStores:
         extent_bytes = self._parts.codec.layout.extent_bytes
         with self._threads.changed:
             for store in step.stores:
-                self._results.append(result(store.plan.stage, store.stage_failures, extent_bytes, step.staged_s))
+                self._results.append(
+                    TransferResult.of(store.plan.stage, store.stage_failures, extent_bytes, step.staged_s)
+                )
             step.is_staged = True
 
     def _write(self, step: _Step, layers: Layers | None) -> None:
@@ -203,7 +205,7 @@ class LayeredStores:
                         store.write_failures = all_fail(range(len(write.keys)), Cause.IO_ERROR, "internal error")
         if not step.is_staged:  # a layer failed
             self._tell_staged(step)
-        seconds = self._parts.clock() - step.began
+        seconds = time.monotonic() - step.began
         extent_bytes = self._parts.codec.layout.extent_bytes
         with self._threads.changed:
             for store in step.stores:
@@ -213,5 +215,5 @@ class LayeredStores:
                 failures = store.write_failures
                 if store.stage_failures:
                     failures = all_fail(range(len(write.keys)), Cause.IO_ERROR, "its source failed")
-                self._results.append(result(write, failures, extent_bytes, seconds - step.staged_s))
+                self._results.append(TransferResult.of(write, failures, extent_bytes, seconds - step.staged_s))
             self._steps.remove(step)
