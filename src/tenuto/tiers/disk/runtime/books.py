@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tenuto.errors import Cause, StoreError
@@ -52,6 +52,8 @@ class Books:
     def __init__(self, caps: Caps) -> None:
         self.caps = caps
         self._lock = threading.Lock()
+        self.registering = threading.Lock()
+        """Outside of the other: books and what is below see regions come and go in the same order."""
         self._idle = threading.Condition(self._lock)
         self._n_in_flight = [0, 0]  # reads, writes
         self._files: dict[int, File] = {}
@@ -74,7 +76,25 @@ class Books:
             for file in files:
                 self._files.pop(file.number, None)
 
-    def register(self, memory: Memory) -> tuple[Region, bool]:
+    def register(self, memory: Memory, attach: Callable[[Region], None]) -> Region:
+        """See `StorageRuntime.register_memory`; `attach` what is new, which may raise `StoreError`."""
+        with self.registering:
+            region, is_new = self._enter(memory)
+            if is_new:
+                try:
+                    attach(region)
+                except StoreError:
+                    self._leave(region)
+                    raise
+            return region
+
+    def unregister(self, region: Region, detach: Callable[[Region], None]) -> None:
+        """See `StorageRuntime.unregister_memory`; `detach` what was given up for the last time."""
+        with self.registering:
+            if self._leave(region):
+                detach(region)
+
+    def _enter(self, memory: Memory) -> tuple[Region, bool]:
         """The region, and whether it is new. Raises `StoreError`."""
         if memory.device is not None and not self.caps.has_device_memory:
             raise StoreError(Cause.IO_ERROR, f"{self.caps.name}: moves host memory only, not a GPU's")
@@ -90,7 +110,7 @@ class Books:
             self._regions[key] = (region, n_times + 1)
             return region, is_new
 
-    def unregister(self, region: Region) -> bool:
+    def _leave(self, region: Region) -> bool:
         """Whether it was given up for the last time."""
         key = (region.memory.device, region.memory.address, region.memory.n_bytes)
         with self._lock:

@@ -35,7 +35,6 @@ class ThreadedRuntime:
         self.devices = tuple(devices)
         """The disks, in the order of the stripes. A test may put others in their place, that pass on to them."""
         self._striping = striping
-        self._registering = threading.Lock()  # books and devices see the same order
         self._lanes: list[IoThreads] = []
         with ExitStack() as undo:  # where the system gives no further thread
             for number, device in enumerate(devices):
@@ -85,23 +84,11 @@ class ThreadedRuntime:
 
     def register_memory(self, memory: Memory) -> Region:
         """See `StorageRuntime`."""
-        with self._registering:
-            region, is_new = self._books.register(memory)
-            if is_new:
-                try:
-                    for device in self.devices:
-                        device.attach(region)
-                except StoreError:
-                    self._books.unregister(region)
-                    raise
-            return region
+        return self._books.register(memory, partial(_attach, self.devices))
 
     def unregister_memory(self, region: Region) -> None:
         """See `StorageRuntime`."""
-        with self._registering:
-            if self._books.unregister(region):
-                for device in self.devices:
-                    device.detach(region)
+        self._books.unregister(region, partial(_detach, self.devices))
 
     def submit(self, requests: Sequence[IoRequest], stream: object = None) -> Submission:
         """See `StorageRuntime`."""
@@ -141,9 +128,9 @@ class ThreadedRuntime:
         if self._books.close():
             for lane in self._lanes:
                 lane.close()
+            for region in self._books.regions():
+                _detach(self.devices, region)
             for device in self.devices:
-                for region in self._books.regions():
-                    device.detach(region)
                 device.close()
 
     def _write(self, item: _Item, pieces: Sequence[Piece]) -> None:
@@ -156,6 +143,16 @@ class ThreadedRuntime:
 
     def __repr__(self) -> str:
         return f"<ThreadedRuntime {self.caps.name}: {len(self.devices)} disks>"
+
+
+def _attach(devices: Sequence[Device], region: Region) -> None:
+    for device in devices:
+        device.attach(region)
+
+
+def _detach(devices: Sequence[Device], region: Region) -> None:
+    for device in devices:
+        device.detach(region)
 
 
 class _Item:

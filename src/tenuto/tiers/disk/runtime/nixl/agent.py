@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tenuto.errors import Cause, StoreError
-from tenuto.tiers.disk.runtime.contract import File, Memory, Op
+from tenuto.tiers.disk.runtime.contract import File, Memory, Op, Region
 from tenuto.tiers.disk.runtime.direct import open_direct
 from tenuto.tiers.disk.runtime.nixl.library import Library
 
@@ -85,6 +85,28 @@ class SharedAgent:
                 yield
         except self._errors as error:
             raise StoreError(Cause.IO_ERROR, f"NIXL: {what}: {error}") from error
+
+
+class AgentRegions:
+    """The agent's registrations of regions. Not thread-safe: the books call it one at a time."""
+
+    def __init__(self, agent: SharedAgent) -> None:
+        self._agent = agent
+        self._registered: dict[int, object] = {}
+
+    def attach(self, region: Region) -> None:
+        """Register its memory. Raises `StoreError`."""
+        self._registered[region.number] = self._agent.register_memory(region.memory)
+
+    def detach(self, region: Region) -> None:
+        """Give it up, unless `close` has."""
+        if region.number in self._registered:
+            self._agent.deregister(self._registered.pop(region.number))
+
+    def close(self) -> None:
+        """Give all of them up."""
+        while self._registered:
+            self._agent.deregister(self._registered.popitem()[1])
 
 
 class AgentFiles:

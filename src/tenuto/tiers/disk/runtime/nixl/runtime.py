@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tenuto.errors import StoreError
 from tenuto.tiers.disk.runtime.books import ACCEPTED, Books, Submission
 from tenuto.tiers.disk.runtime.contract import Caps, File, IoRequest, Memory, Op, Region, State
 from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.direct import DirectFiles
-from tenuto.tiers.disk.runtime.nixl.agent import AgentFiles, SharedAgent
+from tenuto.tiers.disk.runtime.nixl.agent import AgentFiles, AgentRegions, SharedAgent
 from tenuto.tiers.disk.runtime.nixl.library import Library
 from tenuto.tiers.disk.runtime.nixl.transfers import Batch, Item, Transfers, cut
 
@@ -31,8 +30,7 @@ class NixlRuntime:
         self._folder = DirectFiles(root)
         files = AgentFiles(self._agent, root)
         self._files = Descriptors(files.open, max_open_files, files.closing)
-        self._registering = threading.Lock()  # books and agent see the same order
-        self._of_regions: dict[int, object] = {}
+        self._regions = AgentRegions(self._agent)
         self._most_files = max(1, max_open_files // 2)
         self._changed = threading.Condition()
         self._new: list[list[Item]] = []
@@ -74,21 +72,11 @@ class NixlRuntime:
 
     def register_memory(self, memory: Memory) -> Region:
         """See `StorageRuntime`."""
-        with self._registering:
-            region, is_new = self._books.register(memory)
-            if is_new:
-                try:
-                    self._of_regions[region.number] = self._agent.register_memory(memory)
-                except StoreError:
-                    self._books.unregister(region)
-                    raise
-            return region
+        return self._books.register(memory, self._regions.attach)
 
     def unregister_memory(self, region: Region) -> None:
         """See `StorageRuntime`."""
-        with self._registering:
-            if self._books.unregister(region) and region.number in self._of_regions:
-                self._agent.deregister(self._of_regions.pop(region.number))
+        self._books.unregister(region, self._regions.detach)
 
     def submit(self, requests: Sequence[IoRequest], stream: object = None) -> Submission:
         """See `StorageRuntime`."""
@@ -118,9 +106,8 @@ class NixlRuntime:
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)  # a plugin that hangs is left behind: a daemon
         self._files.close()
-        with self._registering:
-            while self._of_regions:
-                self._agent.deregister(self._of_regions.popitem()[1])
+        with self._books.registering:
+            self._regions.close()
 
     def _loop(self) -> None:
         active: list[Batch] = []
