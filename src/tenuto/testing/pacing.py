@@ -1,21 +1,42 @@
-"""A store as slow as is wished, to the byte."""
+"""A rate, kept to the byte, and a store that is as slow as is wished."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 
 from tenuto.memory.layout import ExtentLayout
 from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO, Store
 
 
-class PacedStore:
-    """Lets at most `bytes_s` bytes a second through to a store, however many threads ask: a token bucket of size zero.
+class Pace:
+    """At most `bytes_s` bytes a second, however many threads move some: a token bucket of size zero.
 
-    Calls are served in the order in which they come, each behind all bytes that were asked for before, reads and writes
-    alike; time in which nobody asks is lost. A call returns when its bytes are due, or when the store below is
-    through with them, if that is later. `clock` gives seconds, `sleep` takes them: `time.monotonic` and `time.sleep`.
+    They are served in the order in which they come, each behind all bytes that were asked for before; time in which
+    nobody asks is lost. `clock` gives seconds, `sleep` takes them: `time.monotonic` and `time.sleep`.
     """
+
+    def __init__(self, bytes_s: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._bytes_s = bytes_s
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_at = clock()
+
+    @contextmanager
+    def moving(self, n_bytes: int) -> Generator[None]:
+        """Around the moving of so many bytes: ends when they are due, or when they have moved, if that is later."""
+        with self._lock:
+            due = self._free_at = max(self._free_at, self._clock()) + n_bytes / self._bytes_s
+        yield
+        left_s = due - self._clock()
+        if left_s > 0.0:
+            self._sleep(left_s)
+
+
+class PacedStore:
+    """Lets at most `bytes_s` bytes a second through to a store, reads and writes alike; see `Pace`."""
 
     def __init__(
         self,
@@ -27,11 +48,7 @@ class PacedStore:
     ) -> None:
         self.store = store
         self._layout = layout
-        self._bytes_s = bytes_s
-        self._clock = clock
-        self._sleep = sleep
-        self._lock = threading.Lock()
-        self._free_at = clock()
+        self._pace = Pace(bytes_s, clock, sleep)
 
     def capacity(self) -> Capacity:
         """See `Store`."""
@@ -69,10 +86,5 @@ class PacedStore:
         self.store.close()
 
     def _paced(self, n_bytes: int, move: Callable[[], list[Failure]]) -> list[Failure]:
-        with self._lock:
-            due = self._free_at = max(self._free_at, self._clock()) + n_bytes / self._bytes_s
-        failures = move()
-        left_s = due - self._clock()
-        if left_s > 0.0:
-            self._sleep(left_s)
-        return failures
+        with self._pace.moving(n_bytes):
+            return move()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -17,6 +16,7 @@ from tenuto.cli.bench.result import Figures
 from tenuto.cli.bench.workfolder import work_folder
 from tenuto.errors import TenutoError
 from tenuto.memory.arena import HostArena
+from tenuto.testing.pacing import Pace
 from tenuto.tiers.disk.runtime import Done, File, IoRequest, Memory, Op, RuntimeSettings, move, run_devices
 from tenuto.tiers.disk.runtime.contract import StorageRuntime
 from tenuto.tiers.disk.runtime.device import Device, Span
@@ -43,28 +43,17 @@ class SlowFolder(DirectFiles):
 
     def __init__(self, root: Path, bytes_s: float) -> None:
         super().__init__(root)
-        self._bytes_s = bytes_s
-        self._lock = threading.Lock()
-        self._free_at = 0.0
+        self._pace = Pace(bytes_s, time.perf_counter, time.sleep)
 
     def read(self, file: File, offset: int, spans: Sequence[Span]) -> int:
         """See `Device`."""
-        until = self._booked(spans)
-        n_bytes = super().read(file, offset, spans)
-        _sleep_until(until)
-        return n_bytes
+        with self._pace.moving(sum(span.n_bytes for span in spans)):
+            return super().read(file, offset, spans)
 
     def write(self, file: File, offset: int, spans: Sequence[Span]) -> None:
         """See `Device`."""
-        until = self._booked(spans)
-        super().write(file, offset, spans)
-        _sleep_until(until)
-
-    def _booked(self, spans: Sequence[Span]) -> float:
-        """When the disk would be through with it, behind what came before."""
-        with self._lock:
-            self._free_at = max(self._free_at, time.perf_counter()) + sum(s.n_bytes for s in spans) / self._bytes_s
-            return self._free_at
+        with self._pace.moving(sum(span.n_bytes for span in spans)):
+            super().write(file, offset, spans)
 
 
 def measure_striping(folder: Path, sizes: StripingSizes, bar: Bar) -> Figures:
@@ -155,7 +144,3 @@ class _File:
     def close(self) -> None:
         """Close the runtime, and with it its folders' files."""
         self._runtime.close()
-
-
-def _sleep_until(moment: float) -> None:
-    time.sleep(max(0.0, moment - time.perf_counter()))
