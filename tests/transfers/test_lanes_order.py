@@ -21,13 +21,17 @@ RULES = {
     "a window is filled again when it was copied out": ("self._gathering.wait_event(window.emptied)", "pass"),
     "a window is copied out when it was filled": ("self._copying_out.wait_event(window.filled)", "pass"),
     "a filled window of stores is marked": ("window.filled.record(self._gathering)", "pass"),
-    "an emptied window of stores is marked": ("window.emptied.record(self._copying_out)", "pass"),
+    "an emptied window of stores is marked": ("self._copying_out.record(window.emptied)", "pass"),
+    "a turn comes after the one before it": ("self._stream.wait_event(before)", "pass"),
+    "a turn that is over is marked": ("before.record(self._stream)", "pass"),
+    "copies in turns come after what they wait for": ("self._stream.wait_event(event)", "pass"),
+    "what comes after copies in turns is marked": ("event.record(self._stream)", "pass"),
     "gathers run on their stream": ("with torch.cuda.stream(self._gathering):", "with ExitStack():"),
     "gathers that have read are marked": ("read.record(self._gathering)", "pass"),
     "a store has ended when its last copy has, not its last gather": (
-        "ended.record(self._copying_out)", "ended.record(self._gathering)"
+        "self._copying_out.record(ended)", "ended.record(self._gathering)"
     ),
-    "a store that has ended is marked": ("ended.record(self._copying_out)", "pass"),
+    "a store that has ended is marked": ("self._copying_out.record(ended)", "pass"),
     "a gather is not settled": ("self._is_settled = False", "pass"),
     "computing comes after the gathers before it": (
         "torch.cuda.current_stream(self._device).wait_event(self._read)", "pass"
@@ -48,8 +52,8 @@ RULES = {
     ),
     "a load that has ended is marked": ("ended.record(self._scattering)", "pass"),
     "a straight store comes after the computing it stores": ("self._out.wait_event(after)", "pass"),
-    "straight stores that have read are marked": ("read.record(self._out)", "pass"),
-    "a straight store that has ended is marked": ("ended.record(self._out)", "pass"),
+    "straight stores that have read are marked": ("self._out.record(read)", "pass"),
+    "a straight store that has ended is marked": ("self._out.record(ended)", "pass"),
     "a straight load comes after its mark": ("self._in.wait_event(after)", "pass"),
     "a straight load that has ended is marked": ("ended.record(self._in)", "pass"),
     "a landing is waited for": (
