@@ -35,6 +35,15 @@ from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 pytestmark = pytest.mark.unit
 
 
+@pytest.fixture(autouse=True)
+def modules(tmp_path, monkeypatch):
+    """The kernel's list of modules, which is there."""
+    path = tmp_path / "modules"
+    path.touch()
+    monkeypatch.setattr(probe, "MODULES", path)
+    return path
+
+
 def refusal(url):
     with pytest.raises(ConfigError) as caught:
         open_runtime(url)
@@ -276,7 +285,7 @@ def error(code):
 @pytest.mark.parametrize(("code", "words"), [
     (5001, "the kernel module nvidia-fs is not loaded, and compatibility mode is off (5001)"),
     (5011, "the CUDA driver failed (5011)"),
-    (5033, "cuFile, or its kernel module nvidia-fs, can't be set up (5033)"),
+    (5033, "it can't be set up; cufile.log says what it lacks, as libudev.so.1 (5033)"),
     (5049, "cuFile error 5049"),
 ])  # fmt: skip
 def test_a_driver_of_cufile_that_does_not_open_is_told_in_words(code, words):
@@ -355,6 +364,16 @@ def test_a_folder_that_cufile_does_not_take_is_told_when_it_is_opened(tmp_path, 
     )
 
 
+@pytest.mark.parametrize("scheme", ["cufile", "nixl+gds"])
+def test_where_the_start_of_cufile_would_not_end_it_is_not_started(tmp_path, monkeypatch, modules, scheme):
+    modules.unlink()
+    folder = opened_folder(tmp_path, monkeypatch, SimpleNamespace())
+    fake_nixl(monkeypatch, ["GDS"], starts=False)
+    monkeypatch.setattr(library, "load_library", lambda name: SimpleNamespace())
+    said = f"{scheme}: {modules} is missing, and cuFile's start never ends without it"
+    assert refusal(f"{scheme}://{folder}").startswith(said)
+
+
 def test_where_no_disk_is_udev_is_not_blamed(tmp_path, monkeypatch, udev):
     monkeypatch.setattr(os, "major", lambda device: 0)
     folder = opened_folder(tmp_path, monkeypatch, FakeLibrary(file=5008))
@@ -410,9 +429,11 @@ def test_a_folder_that_nixls_gpu_direct_does_not_take_is_told_when_it_is_opened(
 
 def test_a_folder_that_nixl_takes_has_nothing_left_in_it(tmp_path):
     agent = PlainAgent()
-    check_files(tmp_path, Library(agent, "GDS", (NixlError,)))
-    assert (agent.n_ever, agent.n_registered, list(tmp_path.iterdir())) == (1, 0, [])
-    check_files(tmp_path, Library(agent, "POSIX", (NixlError,)))
+    folder = tmp_path / "kv"
+    folder.mkdir()
+    check_files(folder, Library(agent, "GDS", (NixlError,)))
+    assert (agent.n_ever, agent.n_registered, list(folder.iterdir())) == (1, 0, [])
+    check_files(folder, Library(agent, "POSIX", (NixlError,)))
     assert agent.n_ever == 1
 
 

@@ -21,7 +21,7 @@ from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.device import Span
 from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct
 from tenuto.tiers.disk.runtime.libraries import load_library
-from tenuto.tiers.disk.runtime.probe import probe_file, remedy
+from tenuto.tiers.disk.runtime.probe import missing_for_start, probe_file, remedy
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _KNOWN = {
     5029: "there is no such GPU",
     5030: "an internal error",
     5031: "no further descriptor",
-    5033: "cuFile, or its kernel module nvidia-fs, can't be set up",
+    5033: "it can't be set up; cufile.log says what it lacks, as libudev.so.1",
     5034: "switched off for this file by cuFile's configuration",
     5036: "GPU memory can't be pinned",
 }
@@ -152,7 +152,7 @@ def missing_for_cufile() -> str:
         return f"{LIBRARY} is missing; `pip install nvidia-cufile-cu12`, or NVIDIA's package libcufile, brings it"
     if load_library("libcuda.so.1") is None:
         return "libcuda.so.1 is missing; NVIDIA's driver brings it"
-    return ""
+    return missing_for_start()
 
 
 def load_cufile() -> CuFile:

@@ -1,4 +1,4 @@
-"""Whether NVIDIA's library takes the files of a folder: asked when it is opened, not by the first transfer."""
+"""Whether NVIDIA's cuFile starts here, and takes the files of a folder: asked at opening, not by the first transfer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct
 
 UDEV = Path("/run/udev/data")
 """Where udev keeps a record of each device, of a block device as b254:0, its major and minor number."""
+MODULES = Path("/proc/modules")
 _FILE_BYTES = 4096
+
+
+def missing_for_start() -> str:
+    """What of the kernel's is not here: cuFile's start reads it for ever (seen with 1.14 and 1.20)."""
+    if os.access(MODULES, os.R_OK):
+        return ""
+    return f"{MODULES} is missing, and cuFile's start never ends without it; a Linux kernel with modules brings it"
 
 
 @contextmanager
