@@ -93,7 +93,7 @@ class CudaDevice:
             return LANDED
         layers = layers or (0, self._layout.n_layers)
         queued_at = self._waiters[0].now()
-        computed = torch.cuda.Event()
+        computed = torch.cuda.Event(blocking=True)  # who waits for it sleeps
         computed.record(torch.cuda.current_stream(self._device))
         ended = torch.cuda.Event()
         self._is_settled = False
@@ -112,7 +112,7 @@ class CudaDevice:
     def mark(self) -> Mark:
         """All that the engine and our gathers have queued so far."""
         self.settle()
-        queued = torch.cuda.Event()
+        queued = torch.cuda.Event(blocking=True)
         queued.record(torch.cuda.current_stream(self._device))
         return queued
 
@@ -187,8 +187,7 @@ class _Staged:
                     try:
                         self._mover.gather(pages, rows, self._sizes.store_programs, layers)
                         window.filled.record(self._gathering)
-                        self._copying_out.wait_event(window.filled)
-                        self._copying_out.copy(host[at:stop], addresses, row_bytes)
+                        self._copying_out.copy(host[at:stop], addresses, row_bytes, window.filled)
                     finally:  # whatever was queued, who takes the window next comes after it
                         self._copying_out.record(window.emptied)
             finally:
@@ -258,8 +257,7 @@ class _Batch:
     ) -> None:  # fmt: skip
         try:
             engine, host, n_bytes = self._pieces(runs, slots, layers)
-            self._out.wait_event(after)
-            self._out.copy(host, engine, n_bytes)
+            self._out.copy(host, engine, n_bytes, after)
         finally:
             self._out.record(read)
             self._out.record(ended)
