@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenuto.cli.bench import command, ttft
+from tenuto.cli.bench import command, serving, ttft
 from tenuto.cli.bench.engines import variants
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.diskrate import DiskMeter
@@ -251,9 +251,12 @@ def test_a_share_of_the_budget_ends_before_the_whole():
 
 
 def test_options_are_written_as_they_were_given():
-    words = ["--eager", "--variants", "off", "ours", "--tokens", "4096", "8192", "--rates", "2.5", "--repeats", "3"]
+    words = ["--eager", "--variants", "off", "ours", "--tokens", "4096", "8192", "--rates", "2.5", "--repeats", "3",
+             "--workloads", "rates"]  # fmt: skip
     options = read(*words)
-    assert options == EngineOptions(eager=True, variants=("off", "ours"), tokens=(4096, 8192), rates=(2.5,), repeats=3)
+    assert options == EngineOptions(
+        eager=True, variants=("off", "ours"), tokens=(4096, 8192), rates=(2.5,), repeats=3, workloads=("rates",)
+    )
     assert read(*as_arguments(options).split()) == options
     assert as_arguments(EngineOptions()) == ""
 
@@ -274,6 +277,8 @@ COUNTS = (
             (["--rates", "4", text], "--rates: .*out of range; give 0.01 to 10000")
             for text in ("0", "-1", "nan", "inf")
         ),
+        (["--workloads", "fresh", "stale"], "--workloads: there is no 'stale'; there are fresh, saturated, rates"),
+        (["--workloads", "fresh", "fresh"], "--workloads: fresh is given twice"),
         (["--rates", "4", "4.0"], "--rates: 4 is given twice"),
         (["--rates", "many"], "--rates: 'many' is not a number"),
         *((["--budget-s", text], "--budget-s: .*out of range; give 1 to 86400") for text in BAD),
@@ -310,6 +315,21 @@ def test_a_model_whose_config_tells_too_little_is_one_line(tmp_path, text, says)
     with pytest.raises(ConfigError, match=f"^--model: .*config.json {says}") as caught:
         variants.choose_model(tmp_path, tmp_path / "other", is_quick=True)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workloads", [(), ("fresh",), ("saturated",), ("rates",), ("fresh", "rates")])
+def test_only_the_workloads_asked_for_are_made_and_the_last_may_take_what_is_left(tmp_path, workloads):
+    sizes = serving.choose_sizes(EngineOptions(workloads=workloads), is_quick=False)
+    budget = Budget(9.0)
+    bench = serving._Bench(tmp_path, serving.Fleet(tmp_path, budget), budget, None, sizes)
+    made = []
+    bench._start = lambda **_: None
+    bench._rounds = lambda traffic, n_rounds, share, n_warm: made.append((next(iter(traffic)), share))
+    bench.run(is_eager=True)
+    names = {"fresh": "fresh", "saturated": "saturated", "rates": "rate_4"}
+    assert [name for name, _ in made] == [names[name] for name in workloads or names]
+    assert [share for _, share in made][-1] == 1.0
+    assert all(share < 1 for _, share in made[:-1])
 
 
 def test_figures_are_of_the_longest_prompt_where_the_default_is_not_asked():

@@ -11,6 +11,7 @@ from typing import Any, cast
 from tenuto.errors import ConfigError
 
 VARIANTS = ("off", "ours", "native", "lmcache", "ours_disk", "ours_gate", "native_disk")
+WORKLOADS = ("fresh", "saturated", "rates")
 DEFAULT_BUDGET_S = 480.0
 
 
@@ -47,7 +48,7 @@ _NUMBERS = {
     "turn_tokens": _Bounds(1, _MOST_TOKENS),
     "answer_tokens": _Bounds(1, _MOST_TOKENS),
 }
-_LISTS = ("variants", "tokens", "disk_tokens", "rates")
+_LISTS = ("variants", "tokens", "disk_tokens", "workloads", "rates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class EngineOptions:
     budget_s: float = DEFAULT_BUDGET_S
     tokens: tuple[int, ...] = ()
     disk_tokens: tuple[int, ...] = ()
+    workloads: tuple[str, ...] = ()
     rates: tuple[float, ...] = ()
     turns: int | None = None
     first_tokens: int | None = None
@@ -81,6 +83,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     ttft.add_argument("--tokens", nargs="+", metavar="N", help="lengths of prompts")
     ttft.add_argument("--disk-tokens", nargs="+", metavar="N", help="those that are read from disk too")
     serving = parser.add_argument_group("serving")
+    serving.add_argument("--workloads", nargs="+", metavar="NAME", help=f"some of {', '.join(WORKLOADS)} alone")
     serving.add_argument("--rates", nargs="+", metavar="R", help="requests per second")
     for name, says in {
         "turns": "requests of one session", "first-tokens": "mean of a session's first prompt",
@@ -104,6 +107,9 @@ def read_engine_options(args: argparse.Namespace) -> EngineOptions:
     for name in options.variants:
         if name not in VARIANTS:
             raise ConfigError(f"--variants: no engine is named {name!r}; there are {', '.join(VARIANTS)}")
+    for name in options.workloads:
+        if name not in WORKLOADS:
+            raise ConfigError(f"--workloads: there is no {name!r}; there are {', '.join(WORKLOADS)}")
     if "off" not in options.variants and options.variants:
         raise ConfigError("--variants: name off too; everything is compared with it")
     if options.model is not None and not (options.model / "config.json").is_file():
