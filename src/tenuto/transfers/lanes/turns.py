@@ -8,7 +8,7 @@ import torch
 from tenuto.memory.driver import CudaDriver
 from tenuto.transfers.lanes.runs import Addresses
 
-TURN_BYTES = 32 << 20
+TURN_BYTES = 64 << 20
 """Copied by one stream before the next goes on."""
 _N_STREAMS = 3
 
