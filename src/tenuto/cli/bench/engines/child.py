@@ -22,6 +22,8 @@ from tenuto.cli.bench.engines.messages import (
     Settle,
     Start,
     Stop,
+    Trace,
+    Traced,
     Wire,
     Wired,
     decode_request,
@@ -68,6 +70,7 @@ def main() -> None:
 def make_answering(engine: object) -> Callable[[Request], Reply]:
     """A function that answers requests by this `Engine`."""
     from tenuto.cli.bench.engines.engine import Engine
+    from tenuto.cli.bench.engines.forwards import record_forwards
     from tenuto.cli.bench.engines.pump import run_traffic
     from tenuto.cli.bench.engines.wire import WireMeter
 
@@ -77,8 +80,12 @@ def make_answering(engine: object) -> Callable[[Request], Reply]:
     def answer(request: Request) -> Reply:
         nonlocal wire
         match request:
-            case Ask(seed, n_tokens):
-                return engine.ask(seed, n_tokens)
+            case Ask(seed, n_tokens, shared_seed, n_shared):
+                return engine.ask(seed, n_tokens, shared_seed, n_shared)
+            case Trace(seed, n_tokens):
+                with record_forwards() as recorder:
+                    asked = engine.ask(seed, n_tokens)
+                return Traced(asked, recorder.spans())
             case Forget():
                 return _timed(engine.forget)
             case Settle():

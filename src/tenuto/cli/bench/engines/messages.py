@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tenuto.cli.bench.engines.traffic import Traffic
+from tenuto.traces import Span
 
 M = TypeVar("M")
 
@@ -20,7 +21,19 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """One prompt of random tokens and one token of answer; answered by `Asked`. Same numbers, same prompt."""
+    """One prompt of random tokens and one token of answer; answered by `Asked`. Same numbers, same prompt.
+
+    A prompt begins with every shorter one of its seed. With `n_shared` its first tokens are those of `shared_seed`.
+    """
+
+    seed: int
+    n_tokens: int
+    shared_seed: int = 0
+    n_shared: int = 0
+
+
+class Trace(msgspec.Struct, frozen=True, tag="trace"):
+    """As `Ask`, while it is recorded what runs when; answered by `Traced`."""
 
     seed: int
     n_tokens: int
@@ -50,7 +63,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Shut the engine down; answered by `Done`."""
 
 
-Request = Start | Ask | Forget | Settle | Wire | Serve | Stop
+Request = Start | Ask | Trace | Forget | Settle | Wire | Serve | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -69,6 +82,16 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
     """Of the prompt, not computed: from the engine's own cache and from the connector."""
     loaded_tokens: dict[str, int]
     """By tier, where the connector is ours."""
+    answer: tuple[int, ...] = ()
+    rates: dict[str, int] = {}
+    """What our connector's cost gate has learnt: "prefill" in tokens per second, "load.disk" in bytes per second."""
+
+
+class Traced(msgspec.Struct, frozen=True, tag="traced"):
+    """Spans of the computing between the waits of the layers, and of what the connector did, stores included."""
+
+    asked: Asked
+    spans: list[Span]
 
 
 class Wired(msgspec.Struct, frozen=True, tag="wired"):
@@ -99,7 +122,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     seconds: float
 
 
-Reply = Ready | Asked | Wired | Window | Done
+Reply = Ready | Asked | Traced | Wired | Window | Done
 
 
 def encode(message: Request | Reply) -> str:
