@@ -12,7 +12,7 @@ from tenuto.cli.bench import command, split
 from tenuto.cli.bench.engines import variants
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.engine import random_tokens
-from tenuto.cli.bench.engines.messages import Asked, Traced, decode_reply, encode
+from tenuto.cli.bench.engines.messages import Asked, decode_reply, encode
 from tenuto.cli.bench.engines.options import EngineOptions
 from tenuto.cli.bench.split_bound import SplitBounds
 from tenuto.cli.bench.split_figures import SplitTimes, split_details, split_figures
@@ -142,7 +142,8 @@ def test_a_longer_prompt_of_a_seed_begins_with_a_shorter_one():
 
 
 def test_a_trace_survives_the_way():
-    traced = Traced(asked(1), [Span("compute", 1.0, 2.0, "forward", 3), Span("load", 1.0, 2.0, "t", None, 5)])
+    spans = [Span("compute", 1.0, 2.0, "forward", 3), Span("load", 1.0, 2.0, "t", None, 5)]
+    traced = Asked(0.1, 9, {"disk": 9}, (4,), {"prefill": 3}, spans)
     assert decode_reply(encode(traced)) == traced
 
 
@@ -173,6 +174,11 @@ def test_sizes_are_those_that_were_asked_for():
             split.choose_sizes(options, is_quick=False)
 
 
+SPANS = [
+    Span("compute", 1.0, 3.0, "forward", 0), Span("load", 0.0, 2.0, "layers", 0, 9), Span("store", 3.0, 9.0, "store"),
+]  # fmt: skip
+
+
 class MadeUpChild:
     """An engine that has what it was asked, until it forgets, and what another of it was told to have on disk."""
 
@@ -180,7 +186,7 @@ class MadeUpChild:
         self.name, self.has_disk = name, has_disk
         self.asked, self.on_disk, self.cached = [], set(), {}
 
-    def ask(self, seed, n_tokens, shared_seed=0, n_shared=0):
+    def ask(self, seed, n_tokens, shared_seed=0, n_shared=0, *, is_traced=False):
         self.asked.append((seed, n_tokens, shared_seed, n_shared))
         reused = min(self.cached.get(shared_seed, 0), n_shared)
         if self.has_disk and seed in self.on_disk:
@@ -188,11 +194,8 @@ class MadeUpChild:
         if self.has_disk and n_tokens == N + 1:
             self.on_disk.add(seed)
         self.cached[seed] = n_tokens
-        return Asked(1.0 - reused / n_tokens, reused, {"disk": reused} if self.has_disk else {}, (seed,))
-
-    def trace(self, seed, n_tokens):
-        spans = [Span("compute", 1.0, 3.0, "forward", 0), Span("load", 0.0, 2.0, "layers", 0, 9)]
-        return Traced(self.ask(seed, n_tokens), [*spans, Span("store", 3.0, 9.0, "store", 0, 9)])
+        loaded = {"disk": reused} if self.has_disk else {}
+        return Asked(1.0 - reused / n_tokens, reused, loaded, (seed,), spans=SPANS if is_traced else [])
 
     def forget(self):
         self.cached.clear()

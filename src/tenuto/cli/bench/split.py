@@ -11,7 +11,7 @@ from typing import Any
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.diskrate import DiskMeter
 from tenuto.cli.bench.engines.fleet import Fleet
-from tenuto.cli.bench.engines.messages import Traced
+from tenuto.cli.bench.engines.messages import Asked
 from tenuto.cli.bench.engines.options import EngineOptions
 from tenuto.cli.bench.engines.process import Child
 from tenuto.cli.bench.engines.variants import EngineSizes, Model, Storage, choose_model, connector, engine_options
@@ -46,7 +46,7 @@ class SplitSizes:
 
     n_tokens: int = 32768
     chunk_tokens: int = 8192
-    n_rounds: int = 7
+    n_rounds: int = 5
     page_tokens: int = 16
     block_tokens: int = 0
     has_gate: bool = True
@@ -129,7 +129,7 @@ class _Bench:
         self._seeds = range(1, 1 + len(_PIECES))
         self._n_seeds = len(self._seeds)
         self._prompt_bytes = sizes.n_tokens * model.kv_bytes_per_token
-        self._traced: Traced | None = None
+        self._traced: Asked | None = None
         self.parts: list[_Part] = []
         self.rounds: dict[str, int] = {}
         self._add_part("", sizes.n_tokens + 256)
@@ -159,7 +159,7 @@ class _Bench:
         traced = self._traced
         if traced is None or not traced.spans:
             return ""
-        loaded = traced.asked.reused_tokens
+        loaded = traced.reused_tokens
         title = f"Of {self._sizes.n_tokens} tokens on disk {loaded} are loaded while the others are computed"
         shown = [span for span in traced.spans if span.name not in {"store", "gather"}]
         return draw_timeline(traced.spans, title, extent(shown))
@@ -222,7 +222,7 @@ class _Bench:
                 part.times.disk.setdefault(n_threads, []).append(rate)
         self.rounds[part.ours] = rounds.n_made - 1
         if not part.suffix and part.ours in names:
-            self._traced = self._fleet[part.ours].trace(self._seeds[0], self._sizes.n_tokens + _BEYOND)
+            self._traced = self._fleet[part.ours].ask(self._seeds[0], self._sizes.n_tokens + _BEYOND, is_traced=True)
         for line in in_words(part.times, part.suffix):
             self._budget.say(line)
 

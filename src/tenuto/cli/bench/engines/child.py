@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TextIO
+
+import msgspec
 
 from tenuto.cli.bench.engines.messages import (
     Ask,
@@ -22,8 +25,6 @@ from tenuto.cli.bench.engines.messages import (
     Settle,
     Start,
     Stop,
-    Trace,
-    Traced,
     Wire,
     Wired,
     decode_request,
@@ -80,12 +81,10 @@ def make_answering(engine: object) -> Callable[[Request], Reply]:
     def answer(request: Request) -> Reply:
         nonlocal wire
         match request:
-            case Ask(seed, n_tokens, shared_seed, n_shared):
-                return engine.ask(seed, n_tokens, shared_seed, n_shared)
-            case Trace(seed, n_tokens):
-                with record_forwards() as recorder:
-                    asked = engine.ask(seed, n_tokens)
-                return Traced(asked, recorder.spans())
+            case Ask(seed, n_tokens, shared_seed, n_shared, is_traced):
+                with record_forwards() if is_traced else nullcontext() as recorder:
+                    asked = engine.ask(seed, n_tokens, shared_seed, n_shared)
+                return asked if recorder is None else msgspec.structs.replace(asked, spans=recorder.spans())
             case Forget():
                 return _timed(engine.forget)
             case Settle():

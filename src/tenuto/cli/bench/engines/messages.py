@@ -30,13 +30,8 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     n_tokens: int
     shared_seed: int = 0
     n_shared: int = 0
-
-
-class Trace(msgspec.Struct, frozen=True, tag="trace"):
-    """As `Ask`, while it is recorded what runs when; answered by `Traced`."""
-
-    seed: int
-    n_tokens: int
+    is_traced: bool = False
+    """Record meanwhile what runs when; only with a connector."""
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
@@ -63,7 +58,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Shut the engine down; answered by `Done`."""
 
 
-Request = Start | Ask | Trace | Forget | Settle | Wire | Serve | Stop
+Request = Start | Ask | Forget | Settle | Wire | Serve | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -85,13 +80,8 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
     answer: tuple[int, ...] = ()
     rates: dict[str, int] = {}
     """What our connector's cost gate has learnt: "prefill" in tokens per second, "load.disk" in bytes per second."""
-
-
-class Traced(msgspec.Struct, frozen=True, tag="traced"):
-    """Spans of the computing between the waits of the layers, and of what the connector did, stores included."""
-
-    asked: Asked
-    spans: list[Span]
+    spans: list[Span] = []
+    """Where they were asked for: the computing between the waits of layers, and what the connector did."""
 
 
 class Wired(msgspec.Struct, frozen=True, tag="wired"):
@@ -122,7 +112,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     seconds: float
 
 
-Reply = Ready | Asked | Traced | Wired | Window | Done
+Reply = Ready | Asked | Wired | Window | Done
 
 
 def encode(message: Request | Reply) -> str:

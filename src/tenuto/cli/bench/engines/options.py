@@ -74,7 +74,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     both.add_argument("--model", type=Path, metavar="DIR", help="a model's folder (default: the shape of Llama 3 8B)")
     both.add_argument("--eager", action="store_true", help="neither torch.compile nor CUDA graphs, as split always")
     both.add_argument("--variants", nargs="+", metavar="NAME", help=f"engines to compare, of {', '.join(VARIANTS)}")
-    both.add_argument("--repeats", metavar="N", help="rounds that the figures are medians of (9; split: 7)")
+    both.add_argument("--repeats", metavar="N", help="rounds that the figures are medians of (9; split: 5)")
     both.add_argument("--budget-s", metavar="S",
                       help=f"no round begins that would end later ({DEFAULT_BUDGET_S:.0f})")  # fmt: skip
     ttft = parser.add_argument_group("ttft")
