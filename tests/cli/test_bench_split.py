@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenuto.cli.bench import command, split
-from tenuto.cli.bench.engines import variants
+from tenuto.cli.bench.engines import forwards, variants
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.engine import random_tokens
 from tenuto.cli.bench.engines.messages import Asked, decode_reply, encode
@@ -18,7 +18,7 @@ from tenuto.cli.bench.split_bound import SplitBounds
 from tenuto.cli.bench.split_figures import SplitTimes, split_details, split_figures
 from tenuto.config import load_config
 from tenuto.errors import ConfigError, TenutoError
-from tenuto.traces import Span
+from tenuto.traces import Recorder, Span
 
 pytestmark = pytest.mark.unit
 
@@ -145,6 +145,62 @@ def test_a_trace_survives_the_way():
     spans = [Span("compute", 1.0, 2.0, "forward", 3), Span("load", 1.0, 2.0, "t", None, 5)]
     traced = Asked(0.1, 9, {"disk": 9}, (4,), {"prefill": 3}, spans)
     assert decode_reply(encode(traced)) == traced
+
+
+class MadeUpEvent:
+    """An event of a stream whose time moves when it is told to."""
+
+    now_s = 0.0
+
+    def __init__(self, enable_timing=False):
+        assert enable_timing
+
+    def record(self):
+        self.at_s = MadeUpEvent.now_s
+
+    def synchronize(self):
+        assert self.at_s <= MadeUpEvent.now_s
+
+    def elapsed_time(self, other):
+        return (other.at_s - self.at_s) * 1e3
+
+
+class MadeUpConnector:
+    """A layer's load is waited for for five seconds."""
+
+    def __init__(self):
+        self.waited, self.n_saves = [], 0
+
+    def wait_for_layer_load(self, name):
+        self.waited.append(name)
+        MadeUpEvent.now_s += 5.0
+
+    def wait_for_save(self):
+        self.n_saves += 1
+        MadeUpEvent.now_s += 7.0
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_what_lies_between_the_waits_of_layers_is_computing(monkeypatch, has_gpu):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    monkeypatch.setattr("torch.cuda.Event", MadeUpEvent)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    if not has_gpu:
+        monkeypatch.setattr(forwards.time, "monotonic", lambda: MadeUpEvent.now_s)
+    connector = MadeUpConnector()
+    hooks = forwards._Forwards(connector)
+    for _ in range(2):  # two forwards of two layers
+        for name in ("first", "second"):
+            hooks.wait_for_layer_load(name)
+            MadeUpEvent.now_s += 1.0
+        hooks.wait_for_save()
+    recorder = Recorder()
+    hooks.tell(recorder)
+    spans = recorder.spans()
+    assert (connector.waited, connector.n_saves) == (["first", "second"] * 2, 2)
+    assert [(span.name, span.layer) for span in spans] == [("compute", 0), ("compute", 1)] * 2
+    assert [span.start_s - spans[0].start_s for span in spans] == pytest.approx([0.0, 6.0, 19.0, 25.0])
+    assert [span.stop_s - span.start_s for span in spans] == pytest.approx([1.0] * 4)
 
 
 def test_our_engine_loads_by_layers_and_never_plans_ahead(tmp_path):
