@@ -72,15 +72,15 @@ class EngineOptions:
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add an option for each field of `EngineOptions`; numbers stay text until `read_engine_options`."""
-    both = parser.add_argument_group("ttft and serving")
+    both = parser.add_argument_group("ttft, split and serving")
     both.add_argument("--model", type=Path, metavar="DIR", help="a model's folder (default: the shape of Llama 3 8B)")
-    both.add_argument("--eager", action="store_true", help="neither torch.compile nor CUDA graphs")
+    both.add_argument("--eager", action="store_true", help="neither torch.compile nor CUDA graphs, as split always")
     both.add_argument("--variants", nargs="+", metavar="NAME", help=f"engines to compare, of {', '.join(VARIANTS)}")
-    both.add_argument("--repeats", metavar="N", help="rounds that the figures are medians of (9)")
+    both.add_argument("--repeats", metavar="N", help="rounds that the figures are medians of (9; split: 5)")
     both.add_argument("--budget-s", metavar="S",
                       help=f"no round begins that would end later ({DEFAULT_BUDGET_S:.0f})")  # fmt: skip
     ttft = parser.add_argument_group("ttft")
-    ttft.add_argument("--tokens", nargs="+", metavar="N", help="lengths of prompts")
+    ttft.add_argument("--tokens", nargs="+", metavar="N", help="lengths of prompts; split takes one")
     ttft.add_argument("--disk-tokens", nargs="+", metavar="N", help="those that are read from disk too")
     serving = parser.add_argument_group("serving")
     serving.add_argument("--workloads", nargs="+", metavar="NAME", help=f"some of {', '.join(WORKLOADS)} alone")
