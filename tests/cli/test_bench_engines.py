@@ -159,6 +159,18 @@ def test_the_ratios_of_times_to_first_token_are_of_medians():
     assert ttft_details(times)["loaded_tokens"] == {"ours.host.20000": {"host": 1000}}
 
 
+def test_the_ratios_of_serving_are_of_one_round_each():
+    def windows(*itl_s):
+        return [Window([0.1], [seconds], 1.0, 3, 4, 5) for seconds in itl_s]
+
+    figures = serving_figures({
+        Place("off", "fresh"): windows(0.1, 0.2, 0.4), Place("ours", "fresh"): windows(0.11, 0.18, 0.44),
+    })  # fmt: skip
+    assert figures["itl_median"] == 1.1
+    assert figures["ours.fresh.itl_ms_median"] == 180.0
+    assert "throughput_over_native" not in figures
+
+
 def test_what_was_not_measured_gives_no_figure():
     assert ttft_figures(Times(1000), 20_000) == {}
     assert serving_figures({Place("off", "fresh"): []}) == {}
