@@ -120,6 +120,10 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     layers_ahead: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     """Layers that a layered load is ahead of the one that is waited for, at most."""
+    save: Literal["forward", "layers"] = "forward"
+    """When what a forward fills leaves the engine's pages. "forward": behind it. "layers": some layers at a time, while
+    later ones compute, which costs the engine's thread more where a step fills much.
+    """
     cost_gate: bool = True
     """Load only as much of a hit as brings the first token sooner, by measured rates; false: all of it, always."""
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0

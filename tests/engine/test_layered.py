@@ -26,6 +26,23 @@ def key_of(engine, tokens, index):
     return chain.hashes[index]
 
 
+def start_saving(start, save, settings=LAYERED, **options):
+    """An engine whose stores are begun so; by layers, each of them by itself however little it is."""
+    engine = start({**settings, "runtime": settings["runtime"] | {"save": save}}, **options)
+    if save == "layers":
+        engine.worker._gathers.least_bytes = 1
+    return engine
+
+
+def extents_of(engine, tokens):
+    """Of a prompt's blocks, in host memory."""
+    chain = HashChain(engine.leader._namespace.digest, 64)
+    chain.append(tokens)
+    with engine.leader.manager.host.match(chain.hashes) as lease:
+        assert len(lease.slots) == len(chain.hashes)
+        return [bytes(engine.worker._arena.slot(slot)) for slot in lease.slots]
+
+
 def n_fenced(engine):
     """Counts the layers that the engine's attention has waited for."""
     loads = engine.worker._layered._loads
@@ -74,9 +91,9 @@ def test_hits_of_many_requests_are_loaded_under_one_forward(start):
     assert engine.worker._layered._loads.n_pending() == 0
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-def test_a_harmed_layer_is_computed_and_what_was_computed_on_it_is_not_kept(start, layer):
-    engine = start(LAYERED)
+@pytest.mark.parametrize(("layer", "save"), [(0, "forward"), (1, "layers")])
+def test_a_harmed_layer_is_computed_and_what_was_computed_on_it_is_not_kept(start, layer, save):
+    engine = start_saving(start, save, LAYERED)
     longer = [*TOKENS, *prompt(71, 200)]  # four more blocks, in the same step as the load
     expected = engine.ask(longer)
     engine.leader.reset()
@@ -128,3 +145,47 @@ def test_auto_is_layered_for_a_request_that_is_alone(start):
     assert [list(output.outputs[0].token_ids) for output in outputs] == expected
     assert [output.num_cached_tokens for output in outputs] == [256, 256]
     engine.settle()
+
+
+def test_what_is_stored_by_layers_is_what_is_stored_behind_the_forward_and_is_read_either_way(start, tmp_path):
+    engine = start_saving(start, "layers")
+    expected = engine.ask(TOKENS)[1]
+    engine.settle()
+    n_layers = engine.worker.setup.layout.n_layers
+    assert engine.worker._gathers.n_gathers == n_layers
+    by_layers = extents_of(engine, TOKENS)
+    engine = start_saving(start, "forward", {"runtime": {"cost_gate": False}})  # finds it on disk
+    assert engine.ask(TOKENS) == (HIT, expected)
+    assert engine.settle()["tokens.loaded.disk"] == HIT
+    whole = {"runtime": {"cost_gate": False}, "tiers": {"disk": {"path": str(tmp_path / "other")}}}
+    engine = start_saving(start, "forward", whole)
+    assert engine.ask(TOKENS)[1] == expected
+    engine.settle()
+    assert extents_of(engine, TOKENS) == by_layers
+    layered = {"runtime": LAYERED["runtime"], "tiers": whole["tiers"]}
+    engine = start_saving(start, "layers", layered)  # what was stored whole, under the forward
+    assert engine.ask(TOKENS) == (HIT, expected)
+    assert engine.settle()["tokens.loaded.disk"] == HIT
+
+
+def test_prompts_in_chunks_some_of_them_preempted_are_stored_by_layers(start):
+    settings = {"runtime": {"cost_gate": False, "onboard": "auto"}}
+    options = {"max_num_batched_tokens": 256, "kv_cache_memory_bytes": 2 << 20, "max_model_len": 640}
+    engine = start_saving(start, "layers", settings, **options)
+    preempted = []
+    preempt = engine.scheduler._preempt_request
+
+    def count(request, *more, **named):
+        preempted.append(request)
+        return preempt(request, *more, **named)
+
+    engine.scheduler._preempt_request = count
+    prompts = [prompt(40 + number, 200 + 60 * number) for number in range(6)]
+    expected = [list(output.outputs[0].token_ids) for output in engine.generate(*prompts, n_tokens=80)]
+    assert preempted
+    assert engine.worker._gathers.n_gathers > 4 * engine.worker.setup.layout.n_layers
+    engine.settle()
+    put_on_disk(engine)
+    outputs = engine.generate(*prompts, n_tokens=80)
+    assert [list(output.outputs[0].token_ids) for output in outputs] == expected
+    assert engine.settle()["tokens.loaded.disk"] > 0
