@@ -4,6 +4,8 @@ import pytest
 
 from tenuto.connectors.session import Worker
 from tenuto.transfers.engine import TransferEngine
+from tenuto.transfers.lanes import LANDED
+from tenuto.transfers.layered import LayeredGathers
 from tenuto.transfers.movers import Movers
 from tests.session.gpu_engine import GpuEngine
 from tests.transfers.fake_cuda import WrongBytes
@@ -22,15 +24,18 @@ def lanes(tmp_path_factory):
     made.forget()
 
 
+@pytest.mark.parametrize("save", ["forward", "layers"])
 @pytest.mark.parametrize("seed", range(0, 60, 10))
-def test_no_request_computes_on_wrong_bytes(monkeypatch, lanes, seed):
-    n_loaded_pages = 0
+def test_no_request_computes_on_wrong_bytes(monkeypatch, lanes, seed, save):
+    n_loaded_pages = n_gathers = 0
     for number in range(seed, seed + 10):
         with monkeypatch.context() as patch:
-            engine = GpuEngine(patch, lanes, number, FAULT_RATE * (number % 2))
+            engine = GpuEngine(patch, lanes, number, FAULT_RATE * (number % 2), save)
             engine.live(N_STEPS)
         n_loaded_pages += engine.n_loaded_pages
+        n_gathers += engine.gathers.n_gathers if engine.gathers else 0
     assert n_loaded_pages > 100
+    assert (n_gathers > 100) == (save == "layers")
 
 
 def forward_without_settling(patch):
@@ -100,6 +105,39 @@ def test_each_moment_of_a_step_is_needed(monkeypatch, lanes, fault):
             fault(patch)
             try:
                 GpuEngine(patch, lanes, seed, FAULT_RATE).live(N_STEPS)
+            except WrongBytes:
+                return
+    pytest.fail(f"nothing was wrong in {N_TRIES} lives with {fault.__name__}")
+
+
+def layers_are_copied_before_they_are_computed(patch):
+    patch.setattr(Worker, "store_layer", lambda worker, layer: layer or worker._gathers.store_layer(layer + 1))
+
+
+def layers_that_nobody_waits_for(patch):
+    end = LayeredGathers.end
+    patch.setattr(LayeredGathers, "end", lambda gathers: (dict.fromkeys(end(gathers)[0], LANDED), LANDED))
+
+
+def layers_that_are_read_when_the_next_forward_overwrites_them(patch):
+    """The reading of what was copied early is settled by the next forward, as all reading is."""
+    forward_without_settling(patch)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        layers_are_copied_before_they_are_computed,
+        layers_that_nobody_waits_for,
+        layers_that_are_read_when_the_next_forward_overwrites_them,
+    ],
+)
+def test_each_moment_of_a_store_by_layers_is_needed(monkeypatch, lanes, fault):
+    for seed in range(N_TRIES):
+        with monkeypatch.context() as patch:
+            fault(patch)
+            try:
+                GpuEngine(patch, lanes, seed, FAULT_RATE, "layers").live(N_STEPS)
             except WrongBytes:
                 return
     pytest.fail(f"nothing was wrong in {N_TRIES} lives with {fault.__name__}")

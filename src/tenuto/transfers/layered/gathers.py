@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tenuto.memory.layout import ExtentLayout
+from tenuto.memory.pages import PageRun
 from tenuto.tiers.store import Layers
 from tenuto.transfers.lanes import LANDED, Device, Landing
 from tenuto.transfers.plan import Route, Transfer
@@ -44,7 +45,9 @@ class Landings:
 class _Forward:
     """What one forward fills. Its `landings` are of layers [0, `n_gathered`), in order."""
 
-    stages: Sequence[Transfer]
+    ids: Sequence[int]
+    runs: Sequence[PageRun]
+    slots: Sequence[int]
     n_together: int
     landings: list[Landing] = field(default_factory=list[Landing])
     n_computed: int = 0
@@ -77,9 +80,11 @@ class LayeredGathers:
         """What the next forward fills: those of `transfers` that leave the device."""
         self.drop()
         stages = [transfer for transfer in transfers if transfer.route is Route.DEVICE_TO_HOST]
-        if stages and not self._is_off:
-            layer_bytes = sum(len(stage.pages) for stage in stages) * self._layout.segment_bytes
-            self._now = _Forward(stages, max(1, -(-self.least_bytes // max(layer_bytes, 1))))
+        runs = [run for stage in stages for run in stage.pages]
+        if runs and not self._is_off:
+            slots = [slot for stage in stages for slot in stage.targets]
+            n_together = -(-self.least_bytes // (len(runs) * self._layout.segment_bytes))
+            self._now = _Forward([stage.id for stage in stages], runs, slots, n_together)
 
     def store_layer(self, layer: int) -> None:
         """The attention of this layer, and of those before it, is queued: copy what it filled, if it is enough."""
@@ -88,7 +93,7 @@ class LayeredGathers:
             return
         if layer < forward.n_computed:
             forward.is_spoilt = self._is_off = True
-            logger.info("tenuto: layers are computed in parts, and stored behind the forward: runtime.save is no use")
+            logger.info('tenuto: layers are computed in parts here: runtime.save = "layers" can do nothing')
             return
         forward.n_computed = layer + 1
         if forward.n_computed - forward.n_gathered >= forward.n_together:
@@ -106,7 +111,7 @@ class LayeredGathers:
         if not forward.is_spoilt and forward.n_gathered < self._layout.n_layers:
             self._gather(forward, (forward.n_gathered, self._layout.n_layers))
         every = Landings(tuple(forward.landings))
-        return {} if forward.is_spoilt else dict.fromkeys((stage.id for stage in forward.stages), every), every
+        return {} if forward.is_spoilt else dict.fromkeys(forward.ids, every), every
 
     def drop(self) -> None:
         """A forward was broken off: wait for what was copied, since host slots are given to others then."""
@@ -117,10 +122,8 @@ class LayeredGathers:
                 landing.wait()
 
     def _gather(self, forward: _Forward, layers: Layers) -> None:
-        runs = [run for stage in forward.stages for run in stage.pages]
-        slots = [slot for stage in forward.stages for slot in stage.targets]
         try:
-            forward.landings.append(self._device.gather(runs, slots, layers))
+            forward.landings.append(self._device.gather(forward.runs, forward.slots, layers))
         except Exception:
             logger.exception("layers %d to %d of a store failed", *layers)
             forward.is_spoilt = True
