@@ -3,6 +3,7 @@ it fails."""
 
 import pytest
 
+from tenuto.manager import ComputeCost
 from tenuto.testing.files import make_faulty
 from tenuto.tokens import HashChain
 from tests.engine.tiny import prompt
@@ -130,7 +131,7 @@ def test_a_disk_that_is_too_slow_is_given_up_and_the_answer_is_right(start):
     assert engine.ask(TOKENS)[1] == expected
 
 
-def test_auto_is_layered_for_a_request_that_is_alone(start):
+def test_auto_is_layered_for_a_request_that_is_alone_and_beside_others_where_its_load_hides(start):
     engine = start({"runtime": {"onboard": "auto", "cost_gate": False}})
     prompts = [prompt(60 + number, 300) for number in range(2)]
     expected = [list(output.outputs[0].token_ids) for output in engine.generate(*prompts)]
@@ -139,12 +140,25 @@ def test_auto_is_layered_for_a_request_that_is_alone(start):
     engine.forget()
     assert engine.ask(prompts[0])[1] == expected[0]
     assert waited
-    waited.clear()
-    engine.forget()
-    outputs = engine.generate(*prompts)
-    assert [list(output.outputs[0].token_ids) for output in outputs] == expected
-    assert [output.num_cached_tokens for output in outputs] == [256, 256]
-    engine.settle()
+    gate, chosen = engine.leader.gate, []
+    choose = gate.choose
+
+    def note(situation, queued):
+        choice = choose(situation, queued)
+        chosen.append((situation.n_others, choice.is_layered))
+        return choice
+
+    gate.choose = note
+    gate._refit = lambda _: None
+    gate.loaded("host", 4, 1e-3)
+    for token_s in (1.0, 1e-9, 1.0):
+        gate._compute = ComputeCost(0.0, token_s)
+        engine.forget()
+        outputs = engine.generate(*prompts)
+        assert [list(output.outputs[0].token_ids) for output in outputs] == expected
+        assert [output.num_cached_tokens for output in outputs] == [256, 256]
+        engine.settle()
+    assert chosen == [(0, True), (1, True), (0, True), (1, False), (0, True), (1, True)]
 
 
 def test_what_is_stored_by_layers_is_what_is_stored_behind_the_forward_and_is_read_either_way(start, tmp_path):

@@ -140,7 +140,7 @@ class CostGate:
         `onboard` "auto", for a request that is alone. `queued`: what is being loaded.
         """
         hit, now = situation.hit, self._clock()
-        if now >= self._refit_at:
+        if now >= self._refit_at and (self._runtime.cost_gate or self._runtime.onboard == "auto"):
             self._refit(now)
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
         offer = Offer(
