@@ -97,9 +97,8 @@ def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path, capsys):
 
 def test_an_unknown_name_gives_one_line_and_exit_code_2(capsys):
     assert main(["bench", "speed"]) == 2
-    assert lines_of(capsys) == [
-        "tenuto bench: no bench is named 'speed'; there are hash, pool, disk, scheduler, device, layered, ttft, serving"
-    ]
+    names = "hash, pool, disk, scheduler, device, layered, ttft, split, serving"
+    assert lines_of(capsys) == [f"tenuto bench: no bench is named 'speed'; there are {names}"]
 
 
 def test_a_missing_fio_gives_one_line_that_names_the_package(capsys, no_fio, tmp_path):
@@ -186,7 +185,7 @@ def test_a_missed_target_is_red():
     assert "\x1b[31m≥ 10,000,000" in console.export_text(styles=True)
 
 
-@pytest.mark.parametrize("name", ["device", "ttft", "serving"])
+@pytest.mark.parametrize("name", ["device", "ttft", "split", "serving"])
 def test_without_a_gpu_benches_that_need_one_say_so_in_a_line_and_leave_nothing(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(command, "find_spec", lambda _: True)
@@ -198,7 +197,11 @@ def test_without_a_gpu_benches_that_need_one_say_so_in_a_line_and_leave_nothing(
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("device", "torch"), ("layered", "torch"), ("ttft", "vllm"), ("serving", "vllm"), ("scheduler", "vllm")],
+    [
+        ("device", "torch"),
+        ("layered", "torch"),
+        *((name, "vllm") for name in ("ttft", "split", "serving", "scheduler")),
+    ],
 )
 def test_without_what_it_needs_installed_a_bench_says_so_in_a_line(name, package, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "find_spec", lambda asked: None if asked in {package, "rich"} else True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenuto.cli.bench import command, ttft
+from tenuto.cli.bench import command, serving, ttft
 from tenuto.cli.bench.engines import variants
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.diskrate import DiskMeter
@@ -159,6 +159,18 @@ def test_the_ratios_of_times_to_first_token_are_of_medians():
     assert ttft_details(times)["loaded_tokens"] == {"ours.host.20000": {"host": 1000}}
 
 
+def test_the_ratios_of_serving_are_of_one_round_each():
+    def windows(*itl_s):
+        return [Window([0.1], [seconds], 1.0, 3, 4, 5) for seconds in itl_s]
+
+    figures = serving_figures({
+        Place("off", "fresh"): windows(0.1, 0.2, 0.4), Place("ours", "fresh"): windows(0.11, 0.18, 0.44),
+    })  # fmt: skip
+    assert figures["itl_median"] == 1.1
+    assert figures["ours.fresh.itl_ms_median"] == 180.0
+    assert "throughput_over_native" not in figures
+
+
 def test_what_was_not_measured_gives_no_figure():
     assert ttft_figures(Times(1000), 20_000) == {}
     assert serving_figures({Place("off", "fresh"): []}) == {}
@@ -251,9 +263,12 @@ def test_a_share_of_the_budget_ends_before_the_whole():
 
 
 def test_options_are_written_as_they_were_given():
-    words = ["--eager", "--variants", "off", "ours", "--tokens", "4096", "8192", "--rates", "2.5", "--repeats", "3"]
+    words = ["--eager", "--variants", "off", "ours", "--tokens", "4096", "8192", "--rates", "2.5", "--repeats", "3",
+             "--workloads", "rates"]  # fmt: skip
     options = read(*words)
-    assert options == EngineOptions(eager=True, variants=("off", "ours"), tokens=(4096, 8192), rates=(2.5,), repeats=3)
+    assert options == EngineOptions(
+        eager=True, variants=("off", "ours"), tokens=(4096, 8192), rates=(2.5,), repeats=3, workloads=("rates",)
+    )
     assert read(*as_arguments(options).split()) == options
     assert as_arguments(EngineOptions()) == ""
 
@@ -274,6 +289,8 @@ COUNTS = (
             (["--rates", "4", text], "--rates: .*out of range; give 0.01 to 10000")
             for text in ("0", "-1", "nan", "inf")
         ),
+        (["--workloads", "fresh", "stale"], "--workloads: there is no 'stale'; there are fresh, saturated, rates"),
+        (["--workloads", "fresh", "fresh"], "--workloads: fresh is given twice"),
         (["--rates", "4", "4.0"], "--rates: 4 is given twice"),
         (["--rates", "many"], "--rates: 'many' is not a number"),
         *((["--budget-s", text], "--budget-s: .*out of range; give 1 to 86400") for text in BAD),
@@ -310,6 +327,21 @@ def test_a_model_whose_config_tells_too_little_is_one_line(tmp_path, text, says)
     with pytest.raises(ConfigError, match=f"^--model: .*config.json {says}") as caught:
         variants.choose_model(tmp_path, tmp_path / "other", is_quick=True)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workloads", [(), ("fresh",), ("saturated",), ("rates",), ("fresh", "rates")])
+def test_only_the_workloads_asked_for_are_made_and_the_last_may_take_what_is_left(tmp_path, workloads):
+    sizes = serving.choose_sizes(EngineOptions(workloads=workloads), is_quick=False)
+    budget = Budget(9.0)
+    bench = serving._Bench(tmp_path, serving.Fleet(tmp_path, budget), budget, None, sizes)
+    made = []
+    bench._start = lambda **_: None
+    bench._rounds = lambda traffic, n_rounds, share, n_warm: made.append((next(iter(traffic)), share))
+    bench.run(is_eager=True)
+    names = {"fresh": "fresh", "saturated": "saturated", "rates": "rate_4"}
+    assert [name for name, _ in made] == [names[name] for name in workloads or names]
+    assert [share for _, share in made][-1] == 1.0
+    assert all(share < 1 for _, share in made[:-1])
 
 
 def test_figures_are_of_the_longest_prompt_where_the_default_is_not_asked():

@@ -32,6 +32,25 @@ def test_the_ttft_bench_finds_each_prompt_where_it_says(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_split_bench_loads_from_disk_beside_computing(tmp_path):
+    result = bench("split", tmp_path / "d", "--out", str(tmp_path / "out"))
+    figures, details = result["figures"], result["details"]
+    assert details["left_out"] == {}
+    assert details["rounds"] == {"ours_split": 2, "ours_split_1k": 2}
+    for name in details["rounds"]:
+        part = details[name]
+        assert part["loaded_tokens"] == {"disk": [4096] * 6}
+        assert part["computed_had_tokens"] == {str(n): [n] * 2 for n in range(0, 4097, 512)}
+    assert set(TARGETS["split"]) <= set(figures)
+    assert {"split_over_bound_1k", "bound_lookahead_ms_1k", "bound_async_ms", "load_gb_s"} <= set(figures)
+    assert figures["compared_answers"] == figures["compared_answers_1k"] == 6
+    assert figures["different_answers"] == figures["different_answers_1k"] == 0
+    assert 0 <= figures["load_hidden"] <= 1
+    (picture,) = (tmp_path / "out").glob("split-*.svg")
+    assert all(f">{name}</text>" in picture.read_text() for name in ("compute", "load", "wait", "scatter"))
+    assert list((tmp_path / "d").iterdir()) == []
+
+
 def test_the_serving_bench_compares_the_same_traffic(tmp_path):
     result = bench("serving", tmp_path, "--repeats", "1")
     figures = result["figures"]

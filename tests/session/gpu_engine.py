@@ -85,7 +85,7 @@ class GpuEngine:
             "runtime": {"load_timeout_s": timeout_s, "save": save},
         })  # fmt: skip
         namespace = Namespace("m", "c", "w", "u8", "u8", "none", BLOCK, 2, layout.n_heads, layout.k_dim, layout.v_dim)
-        lanes.put_on(gpu, rng.choice([1, 1 << 40]))
+        lanes.put_on(gpu, rng.choice([1, 1 << 40]), turn_bytes=rng.choice([1, 1 << 20]))
         window = rng.randint(1, 3) * layout.payload_bytes
         ring = lanes.cuda.RingSizes(2 * window, 2 * window, window, 2, 1)
         monkeypatch.setattr(engine_module, "threading", gpu.threads)

@@ -14,7 +14,7 @@ from tenuto.errors import ConfigError
 from tenuto.memory import driver as driver_module
 from tenuto.memory.arena import HostArena
 from tenuto.memory.paged import PagedKV
-from tenuto.transfers.lanes import cuda, ring
+from tenuto.transfers.lanes import cuda, ring, turns
 from tests.session.session_rig import LAYOUT, NAMESPACE, PAGE
 from tests.transfers.fake_cuda import Gpu
 
@@ -113,6 +113,7 @@ def on_gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "mem_get_info", gpu.torch.cuda.mem_get_info)
         monkeypatch.setattr(cuda, "torch", gpu.torch)
         monkeypatch.setattr(ring, "torch", gpu.torch)
+        monkeypatch.setattr(turns, "torch", gpu.torch)
         monkeypatch.setattr(cuda, "BlockMover", gpu.mover)
         kv = PagedKV([torch.zeros((8, 1, PAGE, 32)) for _ in range(2)], LAYOUT, PAGE)
         return make_device(setup, kv, HostArena(2, LAYOUT.extent_bytes), gpu)

@@ -4,21 +4,44 @@ import ctypes
 import errno
 import os
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tenuto.config import Disk
+from tenuto.connectors.session.volume import volume_of
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.testing.runtime_bench import Bench
-from tenuto.tiers.disk.runtime import Caps, Done, Failed, Memory, Op, Short, cufile, open_runtime
+from tenuto.tiers.disk.runtime import (
+    Caps,
+    Done,
+    Failed,
+    Memory,
+    Op,
+    RuntimeSettings,
+    Short,
+    cufile,
+    open_runtime,
+    probe,
+)
 from tenuto.tiers.disk.runtime.cufile import CuFile, CuFiles
 from tenuto.tiers.disk.runtime.libraries import load_library, packaged
-from tenuto.tiers.disk.runtime.nixl import NixlRuntime, library
+from tenuto.tiers.disk.runtime.nixl import NixlRuntime, check_files, library
 from tenuto.tiers.disk.runtime.nixl.library import Library
 from tenuto.tiers.disk.runtime.striping import Striping
 from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path, monkeypatch):
+    """The kernel's list of modules, which is there."""
+    path = tmp_path / "modules"
+    path.touch()
+    monkeypatch.setattr(probe, "MODULES", path)
+    return path
 
 
 def refusal(url):
@@ -38,7 +61,7 @@ class NixlError(Exception):
 
 
 def fake_nixl(monkeypatch, plugins, starts=True):
-    """A package `nixl_cu12` whose agent has these plugins."""
+    """A package `nixl_cu12` whose agent has these plugins; its module."""
 
     class FakeAgent:
         def __init__(self, name, config):
@@ -53,6 +76,7 @@ def fake_nixl(monkeypatch, plugins, starts=True):
     api = SimpleNamespace(nixlBind=bindings, nixl_agent=FakeAgent, nixl_agent_config=lambda backends: None,
                           __name__="nixl_cu12._api")  # fmt: skip
     monkeypatch.setattr(library, "_import", lambda: (api, bindings))
+    return api
 
 
 def test_a_plugin_that_is_not_there_is_told_with_those_that_are(tmp_path, monkeypatch):
@@ -98,10 +122,11 @@ class PlainAgent:
 
     def __init__(self, bad=lambda op, offset: False, refuses=False):
         self.name, self.plugin_list, self.bad, self.refuses = "plain", ["POSIX"], bad, refuses
-        self.transfers, self.n_registered = [], 0
+        self.transfers, self.n_registered, self.n_ever = [], 0, 0
 
     def register_memory(self, reg_list, mem_type, backends):
         self.n_registered += 1
+        self.n_ever += 1
         return reg_list
 
     def deregister_memory(self, dereg_list, backends):
@@ -223,19 +248,193 @@ def test_memory_of_a_gpu_goes_through_cufile_and_that_of_the_host_does_not(tmp_p
     assert fake.handles == {}
 
 
-def test_errors_of_cufile_are_told_in_words():
-    calls = dict.fromkeys(("cuFileHandleRegister", "cuFileBufRegister", "cuFileBufDeregister", "cuFileHandleDeregister",
-                           "cuFileRead", "cuFileWrite"))  # fmt: skip
+class FakeLibrary:
+    """libcufile's calls, which end with these codes and results; `registered` has the files that were."""
 
-    def opened():
-        return SimpleNamespace(code=5011, cuda=0)
+    def __init__(self, opened=0, file=0, moved=0, errno_of_moved=0):
+        self.registered, self.n_files = [], 0
 
-    calls_of = SimpleNamespace(**{name: lambda *args: -5030 for name in calls}, cuFileDriverOpen=opened)
-    cuda = CuFile(calls_of)
-    with pytest.raises(OSError, match="nvidia-fs driver is missing"):
-        cuda.open()
-    with pytest.raises(OSError, match="unsupported kind"):
-        cuda.read(1, 2, 3, 4, 5)
+        def register_file(handle, description):
+            fd = description._obj.handle.fd
+            self.registered.append((Path(f"/proc/self/fd/{fd}").readlink(), os.fstat(fd).st_size))
+            handle._obj.value = 77
+            self.n_files += not file
+            return error(file)
+
+        def unregister_file(handle):
+            assert handle.value == 77
+            self.n_files -= 1
+
+        def move(*_):
+            if errno_of_moved:
+                ctypes.set_errno(errno_of_moved)
+            return moved
+
+        self.cuFileDriverOpen = lambda: error(opened)
+        self.cuFileHandleRegister, self.cuFileHandleDeregister = register_file, unregister_file
+        self.cuFileRead = move
+        self.cuFileWrite = lambda *_: move()
+        self.cuFileBufRegister = lambda *_: error(0)
+        self.cuFileBufDeregister = lambda *_: error(0)
+
+
+def error(code):
+    return SimpleNamespace(code=code, cuda=0)
+
+
+@pytest.mark.parametrize(("code", "words"), [
+    (5001, "the kernel module nvidia-fs is not loaded, and compatibility mode is off (5001)"),
+    (5011, "the CUDA driver failed (5011)"),
+    (5033, "it can't be set up; cufile.log says what it lacks, as libudev.so.1 (5033)"),
+    (5049, "cuFile error 5049"),
+])  # fmt: skip
+def test_a_driver_of_cufile_that_does_not_open_is_told_in_words(code, words):
+    with pytest.raises(OSError) as caught:
+        CuFile(FakeLibrary(opened=code)).open()
+    assert caught.value.strerror == f"cuFileDriverOpen: {words}"
+
+
+def test_a_driver_of_cufile_that_is_open_is_good():
+    CuFile(FakeLibrary(opened=5026)).open()
+
+
+def moving(call, **kwargs):
+    """What a read or write that fails raises, with an errno of an older call about."""
+    ctypes.set_errno(errno.ENOSPC)
+    with pytest.raises(OSError) as caught:
+        getattr(CuFile(FakeLibrary(**kwargs)), call)(1, 2, 3, 4, 5)
+    return caught.value.errno, caught.value.strerror
+
+
+@pytest.mark.parametrize(("call", "name"), [("read", "cuFileRead"), ("write", "cuFileWrite")])
+def test_what_cufile_says_of_a_transfer_is_told_in_words(call, name):
+    assert moving(call, moved=-5013) == (errno.EIO, f"{name}: memory of a kind that is not supported (5013)")
+    assert moving(call, moved=-1, errno_of_moved=errno.EFBIG) == (errno.EFBIG, f"{name}: File too large")
+    assert moving(call, moved=-1, errno_of_moved=5027) == (errno.EIO, f"{name}: the file is not registered (5027)")
+    assert moving(call, moved=-1) == (errno.EIO, f"{name}: Input/output error")
+    assert CuFile(FakeLibrary(moved=3)).read(1, 2, 3, 4, 5) == 3
+
+
+def test_the_errno_of_a_library_is_heard():
+    """`pread` takes what `cuFileRead` takes: of a descriptor that is none it says so."""
+    libc, fake = load_library("libc.so.6"), FakeLibrary()
+    fake.cuFileRead = libc.pread
+    buffer = ctypes.create_string_buffer(8)
+    with pytest.raises(OSError, match="cuFileRead: Bad file descriptor") as caught:
+        CuFile(fake).read((1 << 31) - 1, ctypes.addressof(buffer), 8, 0, 0)
+    assert caught.value.errno == errno.EBADF
+
+
+@pytest.fixture
+def udev(tmp_path, monkeypatch):
+    """A folder of udev's records of a made-up disk, 254:3, which all files are on."""
+    records = tmp_path / "udev"
+    records.mkdir()
+    monkeypatch.setattr(probe, "UDEV", records)
+    monkeypatch.setattr(os, "major", lambda device: 254)
+    monkeypatch.setattr(os, "minor", lambda device: 3)
+    return records
+
+
+def opened_folder(tmp_path, monkeypatch, library):
+    folder = tmp_path / "kv"
+    folder.mkdir()
+    monkeypatch.setattr(cufile, "load_library", lambda name: library)
+    return folder
+
+
+def test_a_folder_that_cufile_does_not_take_is_told_when_it_is_opened(tmp_path, monkeypatch, udev):
+    fake = FakeLibrary(file=5027)
+    folder = opened_folder(tmp_path, monkeypatch, fake)
+    said = (
+        f"cufile: {folder} can't be used: cuFileHandleRegister: the file is not registered (5027); "
+        f"udev's record of the disk, {udev}/b254:3, is missing: run udev or, in a container, "
+        f'mount the host\'s /run/udev; or use "file"'
+    )
+    assert refusal(f"cufile://{folder}") == said
+    volume = volume_of(Disk(path=str(folder), runtime="cufile"))
+    with pytest.raises(ConfigError) as caught:
+        volume.runtime((folder,), RuntimeSettings())
+    assert str(caught.value) == f"tiers.disk.runtime: {said}"
+    assert [(path.parent, n_bytes) for path, n_bytes in fake.registered] == [(folder, 4096)] * 2
+    assert list(folder.iterdir()) == []
+    (udev / "b254:3").write_text("E:ID_FS_TYPE=ext4\n")
+    assert refusal(f"cufile://{folder}").endswith(
+        'its cufile.log says why; give a folder on a local disk with ext4 or XFS, or use "file"'
+    )
+
+
+@pytest.mark.parametrize("scheme", ["cufile", "nixl+gds"])
+def test_where_the_start_of_cufile_would_not_end_it_is_not_started(tmp_path, monkeypatch, modules, scheme):
+    modules.unlink()
+    folder = opened_folder(tmp_path, monkeypatch, SimpleNamespace())
+    fake_nixl(monkeypatch, ["GDS"], starts=False)
+    monkeypatch.setattr(library, "load_library", lambda name: SimpleNamespace())
+    said = f"{scheme}: {modules} is missing, and cuFile's start never ends without it"
+    assert refusal(f"{scheme}://{folder}").startswith(said)
+
+
+def test_where_no_disk_is_udev_is_not_blamed(tmp_path, monkeypatch, udev):
+    monkeypatch.setattr(os, "major", lambda device: 0)
+    folder = opened_folder(tmp_path, monkeypatch, FakeLibrary(file=5008))
+    text = refusal(f"cufile://{folder}")
+    assert "the file or its file system is not supported (5008); its cufile.log says why" in text
+
+
+def test_a_folder_that_cufile_takes_opens_with_nothing_left_in_it(tmp_path, monkeypatch):
+    fake = FakeLibrary()
+    folder = opened_folder(tmp_path, monkeypatch, fake)
+    monkeypatch.setattr("tenuto.tiers.disk.runtime.url.CudaDriver", SimpleNamespace)
+    runtime = open_runtime(f"cufile://{folder}")
+    assert (len(fake.registered), fake.n_files, list(folder.iterdir())) == (1, 0, [])
+    runtime.close()
+
+
+@pytest.mark.parametrize("broken", ["reserve", "open_direct"])
+def test_a_folder_that_takes_no_file_may_take_one_later(tmp_path, monkeypatch, broken):
+    folder = opened_folder(tmp_path, monkeypatch, FakeLibrary())
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(*((os, "ftruncate") if broken == "reserve" else (probe, "open_direct")), full)
+    with pytest.raises(StoreError, match=r"(create|open) \.probe-\w+: full") as caught:
+        open_runtime(f"cufile://{folder}")
+    assert caught.value.cause is Cause.NO_SPACE
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("plugin", ["GDS", "GDS_MT"])
+def test_a_folder_that_nixls_gpu_direct_does_not_take_is_told_when_it_is_opened(tmp_path, monkeypatch, udev, plugin):
+    agents = []
+
+    def register(agent, reg_list, mem_type, backends):
+        ((_, _, fd, _),) = reg_list
+        agents.append((os.fstat(fd).st_size, mem_type, backends))
+        raise NixlError("NIXL_ERR_BACKEND")
+
+    api = fake_nixl(monkeypatch, ["GDS", "GDS_MT"])
+    monkeypatch.setattr(library, "load_library", lambda name: SimpleNamespace())
+    monkeypatch.setattr(api.nixl_agent, "register_memory", register, raising=False)
+    folder = tmp_path / "kv"
+    folder.mkdir()
+    assert refusal(f"nixl+{plugin.lower()}://{folder}") == (
+        f"nixl+{plugin.lower()}: {folder} can't be used: NIXL: a file can't be registered: NIXL_ERR_BACKEND; "
+        f"udev's record of the disk, {udev}/b254:3, is missing: run udev or, in a container, "
+        f'mount the host\'s /run/udev; or use "file"'
+    )
+    assert agents == [(4096, "FILE", [plugin])]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_nixl_takes_has_nothing_left_in_it(tmp_path):
+    agent = PlainAgent()
+    folder = tmp_path / "kv"
+    folder.mkdir()
+    check_files(folder, Library(agent, "GDS", (NixlError,)))
+    assert (agent.n_ever, agent.n_registered, list(folder.iterdir())) == (1, 0, [])
+    check_files(folder, Library(agent, "POSIX", (NixlError,)))
+    assert agent.n_ever == 1
 
 
 def test_memory_that_nixl_refuses_is_not_registered(tmp_path):

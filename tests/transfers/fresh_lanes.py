@@ -37,10 +37,13 @@ class FreshLanes:
             ]
         finally:
             sys.path.remove(str(folder))
-        self.cuda = sys.modules[f"{self.name}.cuda"]
+        self.cuda, self.turns = (sys.modules[f"{self.name}.{name}"] for name in ("cuda", "turns"))
 
-    def put_on(self, gpu, batch_run_bytes):
-        """Have them run on this GPU; from this size of contiguous runs on, they copy without a ring."""
+    def put_on(self, gpu, batch_run_bytes, turn_bytes):
+        """Have them run on this GPU; from this size of contiguous runs on, they copy without a ring.
+
+        Streams that copy out take turns after `turn_bytes`.
+        """
         waiter = sys.modules[f"{self.name}.waiter"].Waiter
         fakes = {
             "torch": gpu.torch, "threading": gpu.threads, "BlockMover": gpu.mover,
@@ -51,7 +54,8 @@ class FreshLanes:
                 if name in vars(module) and not module.__name__.endswith(".waiter"):
                     setattr(module, name, fake)
         assert self.cuda.BATCH_RUN_BYTES
-        self.cuda.BATCH_RUN_BYTES = batch_run_bytes
+        assert self.turns.TURN_BYTES
+        self.cuda.BATCH_RUN_BYTES, self.turns.TURN_BYTES = batch_run_bytes, turn_bytes
 
     def forget(self):
         for name in [name for name in sys.modules if name.split(".")[0] == self.name]:

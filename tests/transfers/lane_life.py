@@ -109,7 +109,8 @@ class Life:
         self.memory = memory = Memory(rng)
         self.host = Host(memory.layout)
         gpu.compute.put([int] * rng.choice([0, 60]))  # the engine is at work when the lanes are made
-        lanes.put_on(gpu, rng.choice([1, 1 << 40]))  # without a ring, or with two
+        turn_bytes = rng.choice([1, 2, 1 << 20]) * memory.layout.payload_bytes
+        lanes.put_on(gpu, rng.choice([1, 1 << 40]), turn_bytes)  # without a ring, or with two
         per_window = [rng.randint(1, 4) * memory.layout.payload_bytes for _ in range(2)]
         ring = lanes.cuda.RingSizes(2 * per_window[0], rng.randint(2, 3) * per_window[0], per_window[0], 2, 1)
         self.device = lanes.cuda.CudaDevice(memory.kv, self.host.arena, ring, gpu)

@@ -20,7 +20,8 @@ class World:
         self.slept += seconds
         self.now += seconds
 
-    def event(self, at):
+    def event(self, at, wakes_s=None):
+        """Who waits for it spins, or sleeps and wakes so many seconds late."""
         world = self
 
         class Event:
@@ -28,8 +29,13 @@ class World:
                 return world.now >= at
 
             def synchronize(self):
-                world.spun += max(0.0, at - world.now)
-                world.now = max(world.now, at)
+                if world.now >= at:
+                    return
+                if wakes_s is None:
+                    world.spun += at - world.now
+                    world.now = at
+                else:
+                    world.sleep(at + wakes_s - world.now)
 
         return Event()
 
@@ -39,10 +45,10 @@ def world():
     return World()
 
 
-def wait(world, waiter, seconds, n_bytes, after=0.0):
+def wait(world, waiter, seconds, n_bytes, after=0.0, wakes_s=0.0):
     world.slept = world.spun = 0.0
     start = world.now
-    waiter.wait(world.event(start + after + seconds), world.event(start + after), n_bytes, start)
+    waiter.wait(world.event(start + after + seconds), world.event(start + after, wakes_s), n_bytes, start)
     assert world.now >= start + after + seconds
     return world.slept, world.spun
 
@@ -89,12 +95,12 @@ def test_what_has_ended_is_not_waited_for_and_teaches_no_impossible_rate(world):
     assert waiter._bytes_s <= 1e12
 
 
-def late(world, waiter, seconds, n_bytes, *, late_by, after=0.0):
+def late(world, waiter, seconds, n_bytes, *, late_by, after=0.0, wakes_s=0.0):
     """A wait that begins `late_by` after queueing; how late it ends."""
     start = world.now
     world.now += late_by
     ends = start + after + seconds
-    waiter.wait(world.event(ends), world.event(start + after), n_bytes, start)
+    waiter.wait(world.event(ends), world.event(start + after, wakes_s), n_bytes, start)
     return world.now - max(ends, start + late_by)
 
 
@@ -150,24 +156,37 @@ def test_a_wait_that_fails_does_not_count_as_waiting_for_ever(world):
     assert waiter._bytes_s == pytest.approx(1000 / 0.02)
 
 
+WAKES = st.floats(0, 1e-3)
+
+
 @given(
     st.lists(
-        st.tuples(st.floats(1e-5, 0.5), st.floats(0, 1), st.floats(0, 0.3)),
+        st.tuples(st.floats(1e-5, 0.5), st.floats(0, 1), st.floats(0, 0.3), WAKES),
         min_size=1, max_size=12,
     )
 )  # fmt: skip
 def test_on_a_wire_of_one_rate_no_wait_ends_late_whatever_came_before(waits):
     world = World()
     waiter = Waiter(lambda: world.now, world.sleep)
-    for seconds, late_by, after in waits:
-        is_late = late(world, waiter, seconds, seconds * 1e9, late_by=late_by, after=after)
-        a_look = min(max(5e-5, after * 0.26), 1e-3)  # between two looks for the end of the computing
-        assert is_late <= 0.07 * seconds + a_look + 1e-9
+    for seconds, late_by, after, wakes_s in waits:
+        is_late = late(world, waiter, seconds, seconds * 1e9, late_by=late_by, after=after, wakes_s=wakes_s)
+        assert is_late <= 0.07 * seconds + wakes_s + 1e-9
 
 
-def test_computing_before_the_copies_is_slept_through_and_not_taken_for_their_time(world):
+@given(WAKES)
+def test_computing_before_the_copies_is_slept_through_and_not_taken_for_their_time(wakes_s):
+    world = World()
     waiter = Waiter(lambda: world.now, world.sleep)
-    slept, spun = wait(world, waiter, 0.02, 1000, after=0.3)
-    assert slept == pytest.approx(0.3, rel=0.02)
-    assert spun == pytest.approx(0.02, rel=0.2)
-    assert waiter._bytes_s == pytest.approx(1000 / 0.02, rel=0.2)
+    slept, spun = wait(world, waiter, 0.02, 1000, after=0.3, wakes_s=wakes_s)
+    assert slept == pytest.approx(0.3 + wakes_s)
+    assert spun == pytest.approx(0.02 - wakes_s)
+    assert waiter._bytes_s == pytest.approx(1000 / 0.02, rel=0.06)
+
+
+def test_nobody_looks_again_and_again_while_computing_goes_on(world):
+    waiter = Waiter(lambda: world.now, world.sleep)
+    computed, looks = world.event(world.now + 0.3, 0.0005), []
+    query = computed.query
+    computed.query = lambda: looks.append(world.now) or query()
+    waiter.wait(world.event(world.now + 0.32), computed, 1000, world.now)
+    assert len(looks) == 1

@@ -18,6 +18,8 @@ _FIXED = struct.Struct("<8sHHIQ16s16s16s16sIHHIHHHHIII8x")
 assert _FIXED.size == FIXED_BYTES
 _SUM_OFFSET = 16
 _HASH_OFFSET = 40
+_OWN = struct.Struct("<16s16s16sIHH")
+"""What differs between blocks of a codec: from the hash on."""
 _SUM = struct.Struct("<Q")
 
 
@@ -32,6 +34,10 @@ class ExtentCodec:
         self.namespace = namespace
         n_runs = layout.n_layers * layout.n_heads
         self._sums = struct.Struct(f"<{n_runs}Q")
+        self._blank = _FIXED.pack(
+            MAGIC, FORMAT_VERSION, layout.dtype.value, layout.header_bytes, 0, namespace, b"", b"", b"", 0, 0, 0,
+            layout.block_tokens, *layout.layers, *layout.heads, layout.k_dim, layout.v_dim, layout.segment_bytes,
+        ) + bytes(layout.header_bytes - FIXED_BYTES)  # fmt: skip
         self._runs = [
             slice(start + head * layout.run_bytes, start + (head + 1) * layout.run_bytes)
             for layer in range(*layout.layers)
@@ -43,13 +49,9 @@ class ExtentCodec:
         """Write the header of `block`, not sealed yet."""
         layout = self.layout
         fits = len(block.extra) <= EXTRA_BYTES
-        buffer[: layout.header_bytes] = bytes(layout.header_bytes)
-        _FIXED.pack_into(
-            buffer, 0, MAGIC, FORMAT_VERSION, layout.dtype.value, layout.header_bytes, 0,
-            self.namespace, *block.key, block.index, layout.group,
-            len(block.extra) if fits else EXTRA_LEFT_OUT, layout.block_tokens,
-            *layout.layers, *layout.heads, layout.k_dim, layout.v_dim, layout.segment_bytes,
-        )  # fmt: skip
+        buffer[: layout.header_bytes] = self._blank
+        _OWN.pack_into(buffer, _HASH_OFFSET, *block.key, block.index, layout.group,
+                       len(block.extra) if fits else EXTRA_LEFT_OUT)  # fmt: skip
         buffer[FIXED_BYTES : layout.sums_offset] = block.token_bytes
         if fits:
             buffer[layout.extra_offset : layout.extra_offset + len(block.extra)] = block.extra

@@ -145,6 +145,8 @@ class TransferEngine:
 
     def poll(self, wait_s: float = 0.0) -> list[TransferResult]:
         """Results since the last call, waiting up to `wait_s` for one; loads past their deadline are given up."""
+        if not (wait_s or self._jobs or self._results):  # as in most steps
+            return []
         now = self._clock()
         with self._changed:
             if wait_s and not self._results:

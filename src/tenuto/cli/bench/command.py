@@ -105,6 +105,17 @@ def run_ttft(options: Options, _: Bar) -> Measured:
         return measure_ttft(work, options.engines, sizes, is_quick=options.is_quick)
 
 
+def run_split(options: Options, _: Bar) -> Measured:
+    """A prompt on disk, partly loaded while the rest is computed, against the bound (needs vLLM)."""
+    _need_engine("split", options)
+    from tenuto.cli.bench.split import choose_sizes, measure_split
+    from tenuto.cli.bench.workfolder import work_folder
+
+    sizes = choose_sizes(options.engines, is_quick=options.is_quick)
+    with work_folder(options.folder) as work:
+        return measure_split(work, options.engines, sizes, is_quick=options.is_quick)
+
+
 def run_serving(options: Options, _: Bar) -> Measured:
     """Multi-turn traffic through real engines: latencies and throughput (needs vLLM)."""
     _need_engine("serving", options)
@@ -141,6 +152,7 @@ BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "device": run_device,
     "layered": run_layered,
     "ttft": run_ttft,
+    "split": run_split,
     "serving": run_serving,
 }
 
@@ -175,6 +187,10 @@ TARGETS: dict[str, dict[str, tuple[str, float]]] = {
         "disk_hit_over_recompute": ("≤", 1.02),
         "cold_over_off": ("≤", 1.02),
     },
+    "split": {
+        "split_over_bound": ("≤", 1.15),
+        "split_over_recompute": ("≤", 0.80),
+    },
     "serving": {
         "itl_median": ("≤", 1.02),
         "itl_p99": ("≤", 1.05),
@@ -196,7 +212,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also keep the object as DIR/NAME-HOST.json")
     parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="where to measure (disk: 4 GB, layered: 5 GB, ttft: 55 GB, given back)"
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help="where to measure (disk: 4 GB, layered: 5 GB, split: 40 GB, ttft: 55 GB, given back)",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     add_engine_options(parser)

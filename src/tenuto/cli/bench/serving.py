@@ -12,7 +12,7 @@ import msgspec
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.fleet import Fleet
 from tenuto.cli.bench.engines.messages import Window
-from tenuto.cli.bench.engines.options import EngineOptions
+from tenuto.cli.bench.engines.options import WORKLOADS, EngineOptions
 from tenuto.cli.bench.engines.traffic import Traffic
 from tenuto.cli.bench.engines.variants import (
     EngineSizes,
@@ -31,6 +31,7 @@ from tenuto.errors import ConfigError, TenutoError
 GIB = 1 << 30
 _FRESH = Traffic(0, 64, 1, 1024, 0, 128, n_clients=32)
 _SATURATED = Traffic(0, 48, 4, 2048, 512, 128, n_clients=16)
+RATES = "rates"
 _SHARES = {FRESH: 0.6, SATURATED: 0.85}
 """Of the budget, by which these rounds have ended; the rates have what is left."""
 
@@ -56,6 +57,7 @@ class ServingSizes:
     block_tokens: int = 0
     has_gate: bool = True
     variants: tuple[str, ...] = ("off", "ours", "native")
+    workloads: tuple[str, ...] = WORKLOADS
 
 
 QUICK = ServingSizes(
@@ -83,6 +85,7 @@ def choose_sizes(options: EngineOptions, *, is_quick: bool) -> ServingSizes:
         n_saturated_rounds=min(n_rounds, sizes.n_saturated_rounds),
         n_rate_rounds=min(n_rounds, sizes.n_rate_rounds),
         variants=options.variants or sizes.variants,
+        workloads=options.workloads or sizes.workloads,
     )
 
 
@@ -131,12 +134,20 @@ class _Bench:
         sizes = self._sizes
         self._start(is_eager=is_eager)
         try:
-            self._rounds({FRESH: sizes.fresh}, sizes.n_rounds, _SHARES[FRESH], n_warm=1)
-            self._rounds({SATURATED: sizes.saturated}, sizes.n_saturated_rounds, _SHARES[SATURATED], n_warm=1)
-            rates = {f"rate_{rate:g}": self._at(rate) for rate in sorted(sizes.rates)}
-            self._rounds(rates, sizes.n_rate_rounds, 1.0, n_warm=0)
+            if FRESH in sizes.workloads:
+                self._rounds({FRESH: sizes.fresh}, sizes.n_rounds, self._share(FRESH), n_warm=1)
+            if SATURATED in sizes.workloads:
+                self._rounds({SATURATED: sizes.saturated}, sizes.n_saturated_rounds, self._share(SATURATED), n_warm=1)
+            if RATES in sizes.workloads:
+                rates = {f"rate_{rate:g}": self._at(rate) for rate in sorted(sizes.rates)}
+                self._rounds(rates, sizes.n_rate_rounds, 1.0, n_warm=0)
         except TenutoError as error:
             self._fleet.leave_out("the rest", error)
+
+    def _share(self, workload: str) -> float:
+        """Of the budget, by which the rounds of a workload have ended: all of it for the last."""
+        later = WORKLOADS[WORKLOADS.index(workload) + 1 :]
+        return _SHARES[workload] if any(name in self._sizes.workloads for name in later) else 1.0
 
     def _at(self, rate_per_s: float) -> Traffic:
         sizes = self._sizes

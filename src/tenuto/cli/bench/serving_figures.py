@@ -31,15 +31,16 @@ Windows = Mapping[Place, Sequence[Window]]
 
 
 def serving_figures(windows: Windows) -> Figures:
-    """Ratios of medians over windows, then what each workload saw in each engine.
+    """Medians over rounds of ratios of one round, which has the same traffic for all; then what each engine saw.
 
     `itl_*`: ours over off, on fresh prompts. `throughput_*`: requests per second on the saturated multi-turn traffic.
     """
-    seen = {place: summarise(some) for place, some in windows.items() if some}
+    each = {place: [_summarise_one(window) for window in some] for place, some in windows.items() if some}
 
     def ratio(name: str, workload: str, mine: str, other: str) -> float | None:
-        pair = [seen.get(Place(variant, workload), {}).get(name) for variant in (mine, other)]
-        return round(pair[0] / pair[1], 4) if pair[0] and pair[1] else None
+        rounds = zip(*(each.get(Place(variant, workload), []) for variant in (mine, other)), strict=False)
+        ratios = [one[name] / two[name] for one, two in rounds if one[name] and two[name]]
+        return round(median(ratios), 4) if ratios else None
 
     ratios = {
         "itl_median": ratio("itl_ms_median", FRESH, "ours", "off"),
@@ -51,8 +52,8 @@ def serving_figures(windows: Windows) -> Figures:
         "native_itl_p99": ratio("itl_ms_p99", FRESH, "native", "off"),
     }
     figures = {name: value for name, value in ratios.items() if value is not None}
-    for place, summary in sorted(seen.items(), key=lambda item: (item[0].workload, item[0].variant)):
-        figures |= {f"{place}.{name}": round(value, 4) for name, value in summary.items()}
+    for place in sorted(each, key=lambda place: (place.workload, place.variant)):
+        figures |= {f"{place}.{name}": round(value, 4) for name, value in summarise(windows[place]).items()}
     return figures
 
 

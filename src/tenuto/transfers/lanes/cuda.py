@@ -20,6 +20,7 @@ from tenuto.memory.pages import PageRun
 from tenuto.transfers.lanes.device import LANDED, Landing, Layers, Mark
 from tenuto.transfers.lanes.ring import Ring
 from tenuto.transfers.lanes.runs import Addresses, ContiguousRuns, contiguous_bytes
+from tenuto.transfers.lanes.turns import Turns
 from tenuto.transfers.lanes.waiter import Waiter
 
 BATCH_RUN_BYTES = 512 << 10
@@ -92,7 +93,7 @@ class CudaDevice:
             return LANDED
         layers = layers or (0, self._layout.n_layers)
         queued_at = self._waiters[0].now()
-        computed = torch.cuda.Event()
+        computed = torch.cuda.Event(blocking=True)  # who waits for it sleeps
         computed.record(torch.cuda.current_stream(self._device))
         ended = torch.cuda.Event()
         self._is_settled = False
@@ -111,7 +112,7 @@ class CudaDevice:
     def mark(self) -> Mark:
         """All that the engine and our gathers have queued so far."""
         self.settle()
-        queued = torch.cuda.Event()
+        queued = torch.cuda.Event(blocking=True)
         queued.record(torch.cuda.current_stream(self._device))
         return queued
 
@@ -164,9 +165,10 @@ class _Staged:
         self._kv = kv
         self._out = Ring(sizes.store_bytes, sizes.window_bytes, kv.layout.payload_bytes, kv.device)
         self._in = Ring(sizes.load_bytes, sizes.window_bytes, kv.layout.payload_bytes, kv.device)
-        self._gathering, self._scattering, self._copying_out, self._copying_in = (
-            torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(4)
+        self._gathering, self._scattering, self._copying_in = (
+            torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(3)
         )
+        self._copying_out = Turns(kv.device, _LOW, driver)
         self._loading = threading.Lock()  # loads come from two lanes
 
     def gather(
@@ -185,13 +187,12 @@ class _Staged:
                     try:
                         self._mover.gather(pages, rows, self._sizes.store_programs, layers)
                         window.filled.record(self._gathering)
-                        self._copying_out.wait_event(window.filled)
-                        self._copy(host[at:stop], addresses, row_bytes, self._copying_out)
+                        self._copying_out.copy(host[at:stop], addresses, row_bytes, window.filled)
                     finally:  # whatever was queued, who takes the window next comes after it
-                        window.emptied.record(self._copying_out)
+                        self._copying_out.record(window.emptied)
             finally:
                 read.record(self._gathering)
-                ended.record(self._copying_out)
+                self._copying_out.record(ended)
 
     def scatter(
         self,
@@ -210,7 +211,7 @@ class _Staged:
                     rows, addresses = window.rows(stop - at, row_bytes)
                     self._copying_in.wait_event(window.emptied)
                     try:
-                        self._copy(addresses, host[at:stop], row_bytes, self._copying_in)
+                        self._copy_in(addresses, host[at:stop], row_bytes)
                         window.filled.record(self._copying_in)
                         pages, first = self._table(runs[at:stop])
                         self._scattering.wait_event(window.filled)
@@ -234,9 +235,9 @@ class _Staged:
         start, stop = layers
         return self._host[list(slots)] + np.uint64(start * self._segment_bytes), (stop - start) * self._segment_bytes
 
-    def _copy(self, targets: Addresses, sources: Addresses, n_bytes: int, stream: torch.cuda.Stream) -> None:
+    def _copy_in(self, targets: Addresses, sources: Addresses, n_bytes: int) -> None:
         sizes = np.full(len(targets), n_bytes, dtype=np.uint64)
-        self._driver.copy(targets, sources, sizes, stream.cuda_stream)
+        self._driver.copy(targets, sources, sizes, self._copying_in.cuda_stream)
 
 
 class _Batch:
@@ -247,7 +248,8 @@ class _Batch:
         self._all = 0, kv.layout.n_layers
         self._host = host
         self._driver = driver
-        self._out, self._in = (torch.cuda.Stream(kv.device, priority=_LOW) for _ in range(2))
+        self._out = Turns(kv.device, _LOW, driver)
+        self._in = torch.cuda.Stream(kv.device, priority=_LOW)
 
     def gather(
         self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers, after: torch.cuda.Event,
@@ -255,11 +257,10 @@ class _Batch:
     ) -> None:  # fmt: skip
         try:
             engine, host, n_bytes = self._pieces(runs, slots, layers)
-            self._out.wait_event(after)
-            self._copy(host, engine, n_bytes, self._out)
+            self._out.copy(host, engine, n_bytes, after)
         finally:
-            read.record(self._out)
-            ended.record(self._out)
+            self._out.record(read)
+            self._out.record(ended)
 
     def scatter(
         self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers, after: torch.cuda.Event,
@@ -268,7 +269,8 @@ class _Batch:
         try:
             engine, host, n_bytes = self._pieces(runs, slots, layers)
             self._in.wait_event(after)
-            self._copy(engine, host, n_bytes, self._in)
+            sizes = np.full(len(engine), n_bytes, dtype=np.uint64)
+            self._driver.copy(engine, host, sizes, self._in.cuda_stream)
         finally:
             ended.record(self._in)
 
@@ -278,11 +280,6 @@ class _Batch:
         """(engine addresses, host addresses, bytes of each)."""
         pieces = self._whole if layers == self._all else self._within
         return *pieces.pairs(runs, self._host[list(slots)], layers), pieces.run_bytes
-
-    def _copy(self, targets: Addresses, sources: Addresses, n_bytes: int, stream: torch.cuda.Stream) -> None:
-        if len(targets):
-            sizes = np.full(len(targets), n_bytes, dtype=np.uint64)
-            self._driver.copy(targets, sources, sizes, stream.cuda_stream)
 
 
 def _cut(n_blocks: int, most: int) -> Iterator[tuple[int, int]]:

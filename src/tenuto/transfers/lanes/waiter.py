@@ -11,7 +11,7 @@ _MARGIN = 0.85  # of the time that the fastest copies so far would need
 _WORTH_S = 5e-4  # what is shorter is spun through: a sleeper is up to that much late
 _NO_WIRE = 1e12  # bytes a second that no wire has: copies that had ended before anybody looked
 _SURE = 0.2  # of the time it took: who doesn't know the beginning better than this can't tell how slow copies are
-_PAUSE_S, _PAUSE_SHARE, _MOST_S = 5e-5, 0.25, 1e-3  # between two looks; of the time so far; never more
+_LATE_S = 1e-3  # that an event wakes a sleeper at most
 
 
 class Event(Protocol):
@@ -22,17 +22,18 @@ class Event(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Spin until it has, without the interpreter lock."""
+        """Return when it has: spinning or asleep, as it was made, without the interpreter lock."""
         ...
 
 
 class Waiter:
     """Learns how fast copies in one direction are. Any threads may wait, for copies that end in the order of queueing.
 
-    An event that wakes a sleeper does so up to a millisecond late, and looking again and again takes the interpreter
-    lock from the engine; so it sleeps through what the fastest copies so far would need, and then spins. Too low a
-    rate would make it late. So time in which copies may not have run, because nobody saw them begin or others were
-    before them, can only show that they are faster than was known: while nothing is known, it teaches nothing.
+    An event that wakes a sleeper does so up to a millisecond late, which is early enough for the beginning. Looking
+    again and again would take the interpreter lock from the engine; so for the end it sleeps through what the fastest
+    copies so far would need, and then spins. Too low a rate would make it late. So time in which copies may not have
+    run, because nobody saw them begin or others were before them, can only show that they are faster than was known:
+    while nothing is known, it teaches nothing.
     """
 
     def __init__(
@@ -50,7 +51,10 @@ class Waiter:
         return self._clock()
 
     def wait(self, ended: Event, after: Event, n_bytes: int, queued_at: float) -> None:
-        """Wait for `n_bytes` of copies that were queued behind `after`, from `queued_at` on."""
+        """Wait for `n_bytes` of copies that were queued behind `after`, from `queued_at` on.
+
+        `after` wakes sleepers, `ended` has them spin.
+        """
         with self._lock:
             self._n_waits += 1
             self._n_waiting += 1
@@ -71,10 +75,10 @@ class Waiter:
     def _sleep_until(self, ended: Event, after: Event, n_bytes: int, queued_at: float) -> tuple[bool, float, float]:
         """Sleep until it is worth spinning: (whether that was too long, copies began not before, and not after)."""
         began, seen = queued_at, self._clock()
-        while not after.query():
-            began = seen
-            self._sleep(min(max(_PAUSE_S, (seen - queued_at) * _PAUSE_SHARE), _MOST_S))
-            seen = self._clock()
+        if not after.query():
+            after.synchronize()
+            asleep_since, seen = seen, self._clock()
+            began = max(asleep_since, seen - _LATE_S)
         expected = n_bytes / self._bytes_s if self._bytes_s else 0.0
         left = began + expected * _MARGIN - seen
         if left > _WORTH_S and not ended.query():

@@ -10,7 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TextIO
+
+import msgspec
 
 from tenuto.cli.bench.engines.messages import (
     Ask,
@@ -68,6 +71,7 @@ def main() -> None:
 def make_answering(engine: object) -> Callable[[Request], Reply]:
     """A function that answers requests by this `Engine`."""
     from tenuto.cli.bench.engines.engine import Engine
+    from tenuto.cli.bench.engines.forwards import record_forwards
     from tenuto.cli.bench.engines.pump import run_traffic
     from tenuto.cli.bench.engines.wire import WireMeter
 
@@ -77,8 +81,10 @@ def make_answering(engine: object) -> Callable[[Request], Reply]:
     def answer(request: Request) -> Reply:
         nonlocal wire
         match request:
-            case Ask(seed, n_tokens):
-                return engine.ask(seed, n_tokens)
+            case Ask(seed, n_tokens, shared_seed, n_shared, is_traced):
+                with record_forwards() if is_traced else nullcontext() as recorder:
+                    asked = engine.ask(seed, n_tokens, shared_seed, n_shared)
+                return asked if recorder is None else msgspec.structs.replace(asked, spans=recorder.spans())
             case Forget():
                 return _timed(engine.forget)
             case Settle():

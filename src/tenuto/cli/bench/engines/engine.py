@@ -53,19 +53,21 @@ class Engine:
             versions["driver"] = driver
         return Ready(versions, torch.cuda.get_device_name())
 
-    def ask(self, seed: int, n_tokens: int) -> Asked:
-        """One prompt of random tokens, alone in the engine; one token of answer."""
-        prompt: list[int] = np.random.default_rng([seed, n_tokens]).integers(3, self._vocab, n_tokens).tolist()
-        before = self._loaded()
+    def ask(self, seed: int, n_tokens: int, shared_seed: int = 0, n_shared: int = 0) -> Asked:
+        """One prompt of random tokens, alone in the engine; one token of answer. Ends when nothing is on its way."""
+        prompt = random_tokens(shared_seed, n_shared, self._vocab)
+        prompt += random_tokens(seed, n_tokens, self._vocab)[n_shared:]
+        before = self._counted("tokens.loaded.")
         self._n_asked += 1
         began = time.perf_counter()
         self.submit(f"ask-{self._n_asked}", prompt, 1)
-        while True:
-            for output in self.step():
-                if output.is_finished:
-                    ttft_s = time.perf_counter() - began
-                    loaded = {tier: n - before.get(tier, 0) for tier, n in self._loaded().items()}
-                    return Asked(ttft_s, output.reused_tokens, {tier: n for tier, n in loaded.items() if n})
+        while not (ended := [output for output in self.step() if output.is_finished]):
+            pass
+        ttft_s = time.perf_counter() - began
+        self.settle()  # what is loaded under the forward is counted when its last bytes have landed
+        loaded = {tier: n - before.get(tier, 0) for tier, n in self._counted("tokens.loaded.").items()}
+        loaded = {tier: n for tier, n in loaded.items() if n}
+        return Asked(ttft_s, ended[0].reused_tokens, loaded, tuple(ended[0].tokens), self._counted("rate."))
 
     def submit(self, request: str, prompt: Sequence[int], n_answer: int) -> None:
         """Take in a request."""
@@ -119,13 +121,17 @@ class Engine:
 
         self._core.step_fn = watched
 
-    def _loaded(self) -> dict[str, int]:
-        """Tokens loaded since the start, by tier; nothing where the connector is not ours."""
+    def _counted(self, prefix: str) -> dict[str, int]:
+        """What our connector's statistics say under this prefix; nothing where the connector is not ours."""
         statistics = getattr(self._scheduler.connector, "statistics", None)
         if statistics is None:
             return {}
-        prefix = "tokens.loaded."
         return {name.removeprefix(prefix): n for name, n in statistics().items() if name.startswith(prefix)}
+
+
+def random_tokens(seed: int, n: int, vocab: int) -> list[int]:
+    """The first `n` tokens of a seed: more of them begin with fewer."""
+    return np.random.default_rng(seed).integers(3, vocab, n).tolist()
 
 
 def _driver() -> str:

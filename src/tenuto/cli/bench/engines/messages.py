@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tenuto.cli.bench.engines.traffic import Traffic
+from tenuto.traces import Span
 
 M = TypeVar("M")
 
@@ -20,10 +21,17 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """One prompt of random tokens and one token of answer; answered by `Asked`. Same numbers, same prompt."""
+    """One prompt of random tokens and one token of answer; answered by `Asked`. Same numbers, same prompt.
+
+    A prompt begins with every shorter one of its seed. With `n_shared` its first tokens are those of `shared_seed`.
+    """
 
     seed: int
     n_tokens: int
+    shared_seed: int = 0
+    n_shared: int = 0
+    is_traced: bool = False
+    """Record meanwhile what runs when; only with a connector."""
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
@@ -69,6 +77,11 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
     """Of the prompt, not computed: from the engine's own cache and from the connector."""
     loaded_tokens: dict[str, int]
     """By tier, where the connector is ours."""
+    answer: tuple[int, ...] = ()
+    rates: dict[str, int] = {}
+    """What our connector's cost gate has learnt: "prefill" in tokens per second, "load.disk" in bytes per second."""
+    spans: list[Span] = []
+    """Where they were asked for: the computing between the waits of layers, and what the connector did."""
 
 
 class Wired(msgspec.Struct, frozen=True, tag="wired"):

@@ -11,6 +11,7 @@ from typing import Any, cast
 from tenuto.errors import ConfigError
 
 VARIANTS = ("off", "ours", "native", "lmcache", "ours_disk", "ours_gate", "native_disk")
+WORKLOADS = ("fresh", "saturated", "rates")
 DEFAULT_BUDGET_S = 480.0
 
 
@@ -47,7 +48,7 @@ _NUMBERS = {
     "turn_tokens": _Bounds(1, _MOST_TOKENS),
     "answer_tokens": _Bounds(1, _MOST_TOKENS),
 }
-_LISTS = ("variants", "tokens", "disk_tokens", "rates")
+_LISTS = ("variants", "tokens", "disk_tokens", "workloads", "rates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class EngineOptions:
     budget_s: float = DEFAULT_BUDGET_S
     tokens: tuple[int, ...] = ()
     disk_tokens: tuple[int, ...] = ()
+    workloads: tuple[str, ...] = ()
     rates: tuple[float, ...] = ()
     turns: int | None = None
     first_tokens: int | None = None
@@ -70,17 +72,18 @@ class EngineOptions:
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add an option for each field of `EngineOptions`; numbers stay text until `read_engine_options`."""
-    both = parser.add_argument_group("ttft and serving")
+    both = parser.add_argument_group("ttft, split and serving")
     both.add_argument("--model", type=Path, metavar="DIR", help="a model's folder (default: the shape of Llama 3 8B)")
-    both.add_argument("--eager", action="store_true", help="neither torch.compile nor CUDA graphs")
+    both.add_argument("--eager", action="store_true", help="neither torch.compile nor CUDA graphs, as split always")
     both.add_argument("--variants", nargs="+", metavar="NAME", help=f"engines to compare, of {', '.join(VARIANTS)}")
-    both.add_argument("--repeats", metavar="N", help="rounds that the figures are medians of (9)")
+    both.add_argument("--repeats", metavar="N", help="rounds that the figures are medians of (9; split: 5)")
     both.add_argument("--budget-s", metavar="S",
                       help=f"no round begins that would end later ({DEFAULT_BUDGET_S:.0f})")  # fmt: skip
     ttft = parser.add_argument_group("ttft")
-    ttft.add_argument("--tokens", nargs="+", metavar="N", help="lengths of prompts")
+    ttft.add_argument("--tokens", nargs="+", metavar="N", help="lengths of prompts; split takes one")
     ttft.add_argument("--disk-tokens", nargs="+", metavar="N", help="those that are read from disk too")
     serving = parser.add_argument_group("serving")
+    serving.add_argument("--workloads", nargs="+", metavar="NAME", help=f"some of {', '.join(WORKLOADS)} alone")
     serving.add_argument("--rates", nargs="+", metavar="R", help="requests per second")
     for name, says in {
         "turns": "requests of one session", "first-tokens": "mean of a session's first prompt",
@@ -104,6 +107,9 @@ def read_engine_options(args: argparse.Namespace) -> EngineOptions:
     for name in options.variants:
         if name not in VARIANTS:
             raise ConfigError(f"--variants: no engine is named {name!r}; there are {', '.join(VARIANTS)}")
+    for name in options.workloads:
+        if name not in WORKLOADS:
+            raise ConfigError(f"--workloads: there is no {name!r}; there are {', '.join(WORKLOADS)}")
     if "off" not in options.variants and options.variants:
         raise ConfigError("--variants: name off too; everything is compared with it")
     if options.model is not None and not (options.model / "config.json").is_file():

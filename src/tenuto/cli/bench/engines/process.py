@@ -81,9 +81,11 @@ class Child:
         """What the engine is, as soon as it is there."""
         return self._receive(Ready, START_TIMEOUT_S)
 
-    def ask(self, seed: int, n_tokens: int) -> Asked:
-        """One prompt."""
-        return self._call(Ask(seed, n_tokens), Asked)
+    def ask(
+        self, seed: int, n_tokens: int, shared_seed: int = 0, n_shared: int = 0, *, is_traced: bool = False
+    ) -> Asked:
+        """One prompt, of which `n_shared` tokens are those of another seed; `is_traced`: with its spans."""
+        return self._call(Ask(seed, n_tokens, shared_seed, n_shared, is_traced), Asked)
 
     def forget(self) -> None:
         """Empty the engine's own prefix cache."""

@@ -36,7 +36,7 @@ class Model:
 class Storage:
     """Bytes of host memory, and of the disk tier under `folder`, which is off while it is 0.
 
-    `has_gate`: of the variant "ours"; the others say it by their names.
+    `has_gate`: of the variants "ours" and "ours_split"; the others say it by their names.
     """
 
     host_bytes: int
@@ -48,13 +48,18 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class EngineSizes:
-    """vLLM's own: its KV cache in bytes, the longest sequence, how many of them run, tokens per page."""
+    """vLLM's own: its KV cache in bytes, the longest sequence, how many of them run, tokens per page and per step.
+
+    `plans_ahead`: asynchronous scheduling; None: as vLLM chooses.
+    """
 
     kv_cache_bytes: int
     max_tokens: int
     max_running: int = 8
     page_tokens: int = 16
     is_eager: bool = False
+    step_tokens: int = 8192
+    plans_ahead: bool | None = None
 
 
 def choose_model(given: Path | None, folder: Path, *, is_quick: bool) -> Model:
@@ -94,13 +99,16 @@ def engine_options(model: Model, sizes: EngineSizes, transfer: Mapping[str, Any]
     options: dict[str, Any] = {
         "model": str(model.folder), "dtype": model.dtype, "load_format": "dummy" if model.is_dummy else "auto",
         "skip_tokenizer_init": True, "block_size": sizes.page_tokens, "kv_cache_memory_bytes": sizes.kv_cache_bytes,
-        "max_model_len": sizes.max_tokens, "max_num_seqs": sizes.max_running, "max_num_batched_tokens": 8192,
-        "enable_prefix_caching": True, "distributed_executor_backend": "uni", "disable_log_stats": True,
+        "max_model_len": sizes.max_tokens, "max_num_seqs": sizes.max_running,
+        "max_num_batched_tokens": sizes.step_tokens, "enable_prefix_caching": True,
+        "distributed_executor_backend": "uni", "disable_log_stats": True,
         # Several engines share one GPU: what each takes is said in bytes, this is only checked against what is free.
         "gpu_memory_utilization": 0.1,
     }  # fmt: skip
     if sizes.is_eager:
         options["enforce_eager"] = True
+    if sizes.plans_ahead is not None:
+        options["async_scheduling"] = sizes.plans_ahead
     if transfer is not None:
         options["kv_transfer_config"] = dict(transfer)
     return options
@@ -109,13 +117,14 @@ def engine_options(model: Model, sizes: EngineSizes, transfer: Mapping[str, Any]
 def connector(name: str, storage: Storage) -> dict[str, Any] | None:
     """`kv_transfer_config` of a variant by its name; None for "off".
 
-    "ours", "ours_disk" (all hits are loaded), "ours_gate" (only where that pays); "native" is vLLM's
-    OffloadingConnector, "native_disk" its tiering with the file-system tier, both at their defaults; "lmcache".
+    "ours", "ours_disk" (all hits are loaded), "ours_gate" (only where that pays), "ours_split" (layer by layer, as much
+    as pays); "native" is vLLM's OffloadingConnector, "native_disk" its tiering with the file-system tier, both at their
+    defaults; "lmcache".
     """
     match name:
         case "off":
             return None
-        case "ours" | "ours_disk" | "ours_gate":
+        case "ours" | "ours_disk" | "ours_gate" | "ours_split":
             extra = _ours(name, storage if name != "ours" else replace(storage, disk_bytes=0))
             return _transfer("TenutoConnector", extra) | {"kv_connector_module_path": "tenuto.connectors.vllm"}
         case "native":
@@ -145,8 +154,10 @@ def _ours(name: str, storage: Storage) -> dict[str, Any]:
     if storage.disk_bytes:
         capacity = in_mib(int(storage.disk_bytes * _DISK_SHARE))
         tiers["disk"] = {"path": str(storage.folder), "capacity": capacity}
-    has_gate = storage.has_gate if name == "ours" else name == "ours_gate"
-    return {"layout": {"block_tokens": storage.block_tokens}, "tiers": tiers, "runtime": {"cost_gate": has_gate}}
+    runtime: dict[str, Any] = {"cost_gate": {"ours_disk": False, "ours_gate": True}.get(name, storage.has_gate)}
+    if name == "ours_split":
+        runtime["onboard"] = "auto"
+    return {"layout": {"block_tokens": storage.block_tokens}, "tiers": tiers, "runtime": runtime}
 
 
 def _transfer(connector_name: str, extra: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Storage runtimes: many pieces of files to or from registered memory, and the fate of each.
 
 `contract` says what a runtime does, `books` keeps what is open and in flight, `threaded` runs disks whose calls block
-(`direct`, `memory`, `cufile`) with files striped over them, `nixl` hands batches to NIXL's agent. `window` moves any
-number of items through any of them, `url` opens one.
+(`direct`, `memory`, `cufile`) with files striped over them, `nixl` hands batches to NIXL's agent; `probe` tries whether
+a library takes a folder's files. `window` moves any number of items through any of them, `url` opens one.
 Takes files, offsets, memory. Gives a state per item. Never: knows what the bytes are.
 """
 

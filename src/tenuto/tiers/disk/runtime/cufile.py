@@ -21,16 +21,41 @@ from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.device import Span
 from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct
 from tenuto.tiers.disk.runtime.libraries import load_library
+from tenuto.tiers.disk.runtime.probe import missing_for_start, probe_file, remedy
 
 logger = logging.getLogger(__name__)
 
 LIBRARY = "libcufile.so.0"
 _OPAQUE_FD = 1  # CU_FILE_HANDLE_TYPE_OPAQUE_FD
 _ALLOW_COMPAT_MODE = 1  # CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE
+_ALREADY_OPEN = 5026  # CU_FILE_DRIVER_ALREADY_OPEN
+_FIRST_CODE = 5001
 _KNOWN = {
-    5001: "the driver is not initialized", 5011: "the nvidia-fs driver is missing, and compatibility mode is off",
-    5027: "the file system is not supported", 5030: "GPU memory of an unsupported kind", 5033: "no CUDA driver",
-}  # fmt: skip
+    5001: "the kernel module nvidia-fs is not loaded, and compatibility mode is off",
+    5004: "the kernel module nvidia-fs is of another version",
+    5007: "this machine is not supported",
+    5008: "the file or its file system is not supported",
+    5009: "this GPU is not supported",
+    5010: "the kernel module nvidia-fs failed",
+    5011: "the CUDA driver failed",
+    5012: "not an address of a GPU",
+    5013: "memory of a kind that is not supported",
+    5015: "memory of another CUDA context",
+    5018: "a file of a kind that is not supported",
+    5019: "the file is open in a way that is not supported",
+    5020: "the file is not open for direct I/O",
+    5023: "the memory is registered already",
+    5025: "no access to the driver or the file",
+    5027: "the file is not registered",
+    5028: "the file is registered already",
+    5029: "there is no such GPU",
+    5030: "an internal error",
+    5031: "no further descriptor",
+    5033: "it can't be set up; cufile.log says what it lacks, as libudev.so.1",
+    5034: "switched off for this file by cuFile's configuration",
+    5036: "GPU memory can't be pinned",
+}
+"""Codes of cufile.h (CUfileOpError) that a user can meet."""
 
 
 class _Error(ctypes.Structure):
@@ -68,7 +93,9 @@ class CuFile:
         """Start its driver, once a process; compatibility mode is allowed where the library can be told so."""
         if hasattr(self._library, "cuFileSetParameterBool"):
             self._library.cuFileSetParameterBool(ctypes.c_int(_ALLOW_COMPAT_MODE), ctypes.c_bool(True))
-        self._check("cuFileDriverOpen", self._library.cuFileDriverOpen())
+        opened = self._library.cuFileDriverOpen()
+        if opened.code != _ALREADY_OPEN:
+            self._check("cuFileDriverOpen", opened)
 
     def register_file(self, fd: int) -> int:
         """The handle of an open file."""
@@ -95,19 +122,23 @@ class CuFile:
 
     def read(self, handle: int, address: int, n_bytes: int, offset: int, memory_offset: int) -> int:
         """Bytes read into registered memory at `address`, from `memory_offset` on."""
-        return self._moved("cuFileRead", self._library.cuFileRead(handle, address, n_bytes, offset, memory_offset))
+        return self._move("cuFileRead", handle, address, n_bytes, offset, memory_offset)
 
     def write(self, handle: int, address: int, n_bytes: int, offset: int, memory_offset: int) -> int:
         """Bytes written."""
-        return self._moved("cuFileWrite", self._library.cuFileWrite(handle, address, n_bytes, offset, memory_offset))
+        return self._move("cuFileWrite", handle, address, n_bytes, offset, memory_offset)
 
-    def _moved(self, what: str, result: int) -> int:
-        if result == -1:
-            number = ctypes.get_errno() or errno.EIO
-            raise OSError(number, f"{what}: {os.strerror(number)}")
-        if result < 0:
-            raise OSError(errno.EIO, f"{what}: {_text(-result)}")
-        return result
+    def _move(self, what: str, *arguments: int) -> int:
+        """Bytes moved. -1 stands for errno, in which the library also puts codes of its own; others for their code."""
+        ctypes.set_errno(0)  # an older call's would be taken for this one's
+        result = getattr(self._library, what)(*arguments)
+        if result >= 0:
+            return result
+        number = -result if result < -1 else ctypes.get_errno()
+        if number >= _FIRST_CODE:
+            raise OSError(errno.EIO, f"{what}: {_text(number)}")
+        number = number or errno.EIO
+        raise OSError(number, f"{what}: {os.strerror(number)}")
 
     def _check(self, what: str, error: _Error) -> None:
         if error.code:
@@ -121,7 +152,7 @@ def missing_for_cufile() -> str:
         return f"{LIBRARY} is missing; `pip install nvidia-cufile-cu12`, or NVIDIA's package libcufile, brings it"
     if load_library("libcuda.so.1") is None:
         return "libcuda.so.1 is missing; NVIDIA's driver brings it"
-    return ""
+    return missing_for_start()
 
 
 def load_cufile() -> CuFile:
@@ -135,6 +166,19 @@ def load_cufile() -> CuFile:
     except OSError as error:
         raise ConfigError(f"cufile: it does not start here: {error.strerror}") from error
     return cufile
+
+
+def check_folder(root: Path, cufile: CuFile) -> None:
+    """Register a file of the folder, which is gone afterwards.
+
+    Raises `ConfigError`, one line, where cuFile takes none, and `StoreError` where the folder does not.
+    """
+    with probe_file(root) as fd:
+        try:
+            handle = cufile.register_file(fd)
+        except OSError as error:
+            raise ConfigError(f"cufile: {root} can't be used: {error.strerror}; {remedy(fd)}") from error
+        cufile.unregister_file(handle)
 
 
 class CuFiles:
@@ -191,7 +235,8 @@ class CuFiles:
                 self._cufile.register_memory(region.memory.address, region.memory.n_bytes)
                 self._registered.add(region.number)
             except OSError as error:
-                logger.warning("tenuto: cuFile does not register memory of GPU %d: %s", region.memory.device, error)
+                gpu, why = region.memory.device, error.strerror
+                logger.warning("tenuto: cuFile does not register memory of GPU %d: %s", gpu, why)
 
     def detach(self, region: Region) -> None:
         """See `Device`."""

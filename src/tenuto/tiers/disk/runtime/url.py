@@ -10,11 +10,11 @@ from pathlib import Path
 from tenuto.errors import ConfigError
 from tenuto.memory.driver import CudaDriver
 from tenuto.tiers.disk.runtime.contract import Caps, StorageRuntime
-from tenuto.tiers.disk.runtime.cufile import CuFiles, load_cufile, missing_for_cufile
+from tenuto.tiers.disk.runtime.cufile import CuFiles, check_folder, load_cufile, missing_for_cufile
 from tenuto.tiers.disk.runtime.device import Device
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.runtime.memory import MemoryFiles
-from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, load_nixl, missing_for
+from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, check_files, load_nixl, missing_for
 from tenuto.tiers.disk.runtime.stripeset import NAME, UNIT_BYTES, settle
 from tenuto.tiers.disk.runtime.striping import Striping
 from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
@@ -123,12 +123,16 @@ def _open_nixl(url: str, rest: str, settings: RuntimeSettings, _: WrapDevice) ->
     plugin = url.partition("://")[0].removeprefix("nixl+").upper()
     root = _folder(url, rest)
     caps = replace(_caps(f"nixl+{plugin.lower()}", settings), has_device_memory=plugin != "POSIX")
-    return NixlRuntime(caps, root, load_nixl(plugin, f"tenuto-{uuid.uuid4().hex}"), settings.max_open_files)
+    library = load_nixl(plugin, f"tenuto-{uuid.uuid4().hex}")
+    check_files(root, library)
+    return NixlRuntime(caps, root, library, settings.max_open_files)
 
 
 def _open_cufile(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
     root = _folder(url, rest)
-    device = wrap(CuFiles(root, load_cufile(), CudaDriver(), settings.max_open_files))
+    cufile = load_cufile()
+    check_folder(root, cufile)
+    device = wrap(CuFiles(root, cufile, CudaDriver(), settings.max_open_files))
     caps = replace(_caps("cufile", settings), has_device_memory=True)
     return ThreadedRuntime(caps, [device], Striping(), settings.n_threads)
 

@@ -9,10 +9,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tenuto.errors import Cause, StoreError
+from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.tiers.disk.runtime.contract import File, Memory, Op, Region
 from tenuto.tiers.disk.runtime.direct import open_direct
 from tenuto.tiers.disk.runtime.nixl.library import Library
+from tenuto.tiers.disk.runtime.probe import probe_file, remedy
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +131,23 @@ class AgentFiles:
     def closing(self, fd: int) -> None:
         """It is about to be closed."""
         self._agent.deregister(self._registered.pop(fd))
+
+
+def check_files(root: Path, library: Library) -> None:
+    """Register a file of the folder with a plugin over cuFile; the file is gone afterwards. POSIX takes any.
+
+    Raises `ConfigError`, one line, where the plugin takes none, and `StoreError` where the folder does not.
+    """
+    if library.plugin == "POSIX":
+        return
+    agent = SharedAgent(library)
+    with probe_file(root) as fd:
+        try:
+            registered = agent.register_file(fd)
+        except StoreError as error:
+            where = f"nixl+{library.plugin.lower()}"
+            raise ConfigError(f"{where}: {root} can't be used: {error}; {remedy(fd)}") from error
+        agent.deregister(registered)
 
 
 def kind_of(memory: Memory) -> str:

@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from tenuto.errors import ConfigError
 from tenuto.tiers.disk.runtime.libraries import load_library
+from tenuto.tiers.disk.runtime.probe import missing_for_start
 
 PLUGINS = ("POSIX", "GDS", "GDS_MT")
 _MODULES = ("nixl", "nixl_cu12", "nixl_cu13")
@@ -76,7 +77,9 @@ def missing_for(plugin: str) -> str:
     cuda = "13" if found[0].__name__.startswith("nixl_cu13") else "12"
     needed = ("libcuda.so.1", f"libcudart.so.{cuda}", "libcufile.so.0")
     absent = ", ".join(name for name in needed if load_library(name) is None)
-    return absent and f"{absent} missing; NVIDIA's driver, CUDA runtime and cuFile bring them"
+    if absent:
+        return f"{absent} missing; NVIDIA's driver, CUDA runtime and cuFile bring them"
+    return missing_for_start()
 
 
 def load_nixl(plugin: str, name: str) -> Library:

@@ -1,0 +1,57 @@
+"""Whether NVIDIA's cuFile starts here, and takes the files of a folder: asked at opening, not by the first transfer."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tenuto.errors import store_error
+from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct
+
+UDEV = Path("/run/udev/data")
+"""Where udev keeps a record of each device, of a block device as b254:0, its major and minor number."""
+MODULES = Path("/proc/modules")
+_FILE_BYTES = 4096
+
+
+def missing_for_start() -> str:
+    """What of the kernel's is not here: cuFile's start reads it for ever (seen with 1.14 and 1.20)."""
+    if os.access(MODULES, os.R_OK):
+        return ""
+    return f"{MODULES} is missing, and cuFile's start never ends without it; a Linux kernel with modules brings it"
+
+
+@contextmanager
+def probe_file(folder: Path) -> Generator[int]:
+    """A descriptor of a new file in `folder`, opened as those of pool files are; the file is gone afterwards.
+
+    Raises `StoreError` where the folder takes no file.
+    """
+    files, name = DirectFiles(folder), f".probe-{uuid.uuid4().hex}"
+    try:
+        files.reserve(name, _FILE_BYTES)
+        try:
+            fd, _ = open_direct(folder / name, is_writable=True)
+        except OSError as error:
+            raise store_error(error, f"open {name}") from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    finally:
+        files.delete(name)
+
+
+def remedy(fd: int) -> str:
+    """What to do where cuFile does not register this file. It asks udev for the file system of the file's disk."""
+    device = os.fstat(fd).st_dev
+    record = UDEV / f"b{os.major(device)}:{os.minor(device)}"
+    if os.major(device) and not os.access(record, os.R_OK):  # 0: memory, a network, or layers of a container
+        return (
+            f"udev's record of the disk, {record}, is missing: run udev or, in a container, mount the host's "
+            f'/run/udev; or use "file"'
+        )
+    return 'its cufile.log says why; give a folder on a local disk with ext4 or XFS, or use "file"'
