@@ -69,9 +69,12 @@ class Seq:
 
 
 class GpuEngine:
-    """Requests of few prompts, in random steps. `fault_rate`: of calls of the driver. `save`: the setting."""
+    """Requests of few prompts, in random steps. `fault_rate`: of calls of the driver. `save`: the setting.
 
-    def __init__(self, monkeypatch, lanes, seed, fault_rate=0.0, save="forward"):
+    `parts_chance`: of a forward that computes a layer in two parts, with a hook behind each.
+    """
+
+    def __init__(self, monkeypatch, lanes, seed, fault_rate=0.0, save="forward", parts_chance=0.0):
         self.gpu = gpu = Gpu(seed)
         self.rng = rng = gpu.rng
         self.memory = memory = Memory(rng)
@@ -99,6 +102,7 @@ class GpuEngine:
         made = Setup(config, namespace, layout, PAGE_TOKENS, "e")
         self.leader, self.worker = Leader(made, FakeClock()), Worker(made)
         self.worker.register(memory.tensors, memory.kv_format)
+        self.parts_chance = parts_chance
         self.gathers = self.worker._gathers
         if self.gathers is not None:
             self.gathers.least_bytes = rng.choice([1, 3 * layout.segment_bytes])
@@ -267,10 +271,15 @@ class GpuEngine:
             for what in self._writes(seq, at)
         ]  # fmt: skip
         has_hooks = self.rng.random() < 0.9
+        is_in_parts = self.parts_chance and self.rng.random() < self.parts_chance
         for layer in range(self.memory.layout.n_layers):
-            put(what for what in writes if what.args[1] == layer)
-            if has_hooks and parts:
-                self.worker.store_layer(layer)
+            mine = [what for what in writes if what.args[1] == layer]
+            for part in (mine[::2], mine[1::2]) if is_in_parts else (mine,):
+                put(part)
+                if has_hooks and parts:
+                    self.worker.store_layer(layer)
+        if is_in_parts and self.gathers is not None:
+            self.gathers._is_off = False  # it is to happen again
 
     def _writes(self, seq, at):
         return [partial(self.memory.write, part, layer, rows) for part, layer, rows in self._rows(seq, at)]

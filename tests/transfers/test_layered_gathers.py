@@ -258,6 +258,18 @@ def test_a_device_that_fails_for_good_costs_the_blocks_alone(make, our_log):
     assert our_log()
 
 
+def test_what_is_copied_again_comes_after_the_first_copies(make):
+    bed = make(is_slow=True)
+    bed.gathers.begin(two_blocks())
+    bed.gathers.store_layer(0)
+    bed.gathers.store_layer(0)
+    (first,) = bed.watched.flying
+    queued, copying = bed.gathers.end()
+    assert queued == {}
+    assert first.n_fences == 1
+    assert not copying.has_ended
+
+
 def test_a_forward_that_is_broken_off_is_waited_for_before_the_next_takes_its_slots(make):
     bed = make(is_slow=True)
     bed.gathers.begin(two_blocks())

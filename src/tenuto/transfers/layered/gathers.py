@@ -111,15 +111,17 @@ class LayeredGathers:
         if not forward.is_spoilt and forward.n_gathered < self._layout.n_layers:
             self._gather(forward, (forward.n_gathered, self._layout.n_layers))
         every = Landings(tuple(forward.landings))
-        return {} if forward.is_spoilt else dict.fromkeys(forward.ids, every), every
+        if not forward.is_spoilt:
+            return dict.fromkeys(forward.ids, every), every
+        every.fence()  # what is copied again comes after it
+        return {}, every
 
     def drop(self) -> None:
         """A forward was broken off: wait for what was copied, since host slots are given to others then."""
         if self._now is not None:
             self._now.is_spoilt = True
-            _, landing = self.end()
             with suppress(RuntimeError):  # a GPU that has failed copies nothing any more
-                landing.wait()
+                self.end()[1].wait()
 
     def _gather(self, forward: _Forward, layers: Layers) -> None:
         try:
