@@ -115,10 +115,15 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keep the blocks of generated tokens too, not only those of prompts."""
     onboard: Literal["auto", "async", "layered"] = "async"
     """How hits are loaded. "async": a request waits until all of it is there, and others go on. "layered": its forward
-    begins at once, and each layer waits for its own bytes. "auto": "layered" while no other request would wait.
+    begins at once, and each layer waits for its own bytes. "auto": what delays all requests together least, by measured
+    rates: "layered" for a request that is alone, and beside others when its load hides under its computing.
     """
     layers_ahead: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     """Layers that a layered load is ahead of the one that is waited for, at most."""
+    save: Literal["forward", "layers"] = "forward"
+    """When what a forward fills leaves the engine's pages. "forward": behind it. "layers": some layers at a time, while
+    later ones compute, which costs the engine's thread more where a step fills much.
+    """
     cost_gate: bool = True
     """Load only as much of a hit as brings the first token sooner, by measured rates; false: all of it, always."""
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0

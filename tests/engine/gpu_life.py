@@ -1,6 +1,6 @@
 """The random life of `life.py` on a GPU, with CUDA graphs, asynchronous scheduling, and 64 requests at once.
 
-python -m tests.engine.gpu_life --requests 500 --seed 1 [--eager] [--batch-invariant] [--out FILE]
+python -m tests.engine.gpu_life --requests 500 --seed 1 [--eager] [--onboard auto] [--save layers] [--out FILE]
 
 First, prompts that meet the engine's own prefix cache, host memory and disk, with the same number of tokens matched:
 all answer with the same tokens and log probabilities. Then the life. Wrong bytes are counted, not the end of it;
@@ -143,8 +143,10 @@ def live(arguments: argparse.Namespace, folder: Path, counts: dict[str, Any]) ->
     counts |= {
         "vllm": vllm.__version__, "torch": torch.__version__, "requests": arguments.requests, "seed": arguments.seed,
         "device": torch.cuda.get_device_name() if has_cuda else "cpu", "eager": there.options["enforce_eager"],
-        "batch_invariant": arguments.batch_invariant, "pages": there.n_pages,
+        "batch_invariant": arguments.batch_invariant, "pages": there.n_pages, "onboard": arguments.onboard,
+        "save": arguments.save,
     }  # fmt: skip
+    there.settings["runtime"] |= {"onboard": arguments.onboard, "save": arguments.save}
     model = make_llama(folder / "model", MODEL)
     requests = births(arguments.requests, arguments.seed, HABITS)
     began = time.monotonic()
@@ -153,6 +155,9 @@ def live(arguments: argparse.Namespace, folder: Path, counts: dict[str, Any]) ->
     engine = make_engine(model, folder / "root", there)
     counts |= _facts(engine)
     witness = PageWitness(engine.worker, engine.kv_tensors, is_strict=False)
+    gathers = engine.worker._gathers
+    if gathers is not None:
+        gathers.least_bytes = 1  # each layer by itself
     life: Life | None = None
     try:
         counts |= compare_hits(engine, arguments.hits)
@@ -163,6 +168,7 @@ def live(arguments: argparse.Namespace, folder: Path, counts: dict[str, Any]) ->
         counts["life_s"] = round(time.monotonic() - began, 1)
     finally:
         counts |= dict(sorted(life.counts.items())) if life is not None else {}
+        counts |= {"gathers": gathers.n_gathers if gathers is not None else 0}
         counts |= witness.counts() | {"wrong": witness.wrong} | chosen(engine.leader.statistics())
     counts["missing"] = missing(counts)
     engine.close()
@@ -190,6 +196,8 @@ def main() -> int:
     )
     parser.add_argument("--eager", action="store_true", help="no torch.compile and no CUDA graphs")
     parser.add_argument("--batch-invariant", action="store_true", help="vLLM's kernels that round alike in any batch")
+    parser.add_argument("--onboard", default="async", help="how hits are loaded")
+    parser.add_argument("--save", default="forward", help="when what is computed is stored")
     parser.add_argument("--timeout", type=float, default=550.0, help="seconds after which all stacks are printed")
     parser.add_argument("--out", type=Path, help="write the JSON here, too")
     arguments = parser.parse_args()

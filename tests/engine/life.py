@@ -316,18 +316,21 @@ def _target(link: Path) -> Path:
         return Path("pool-")
 
 
-def live(n: int, seed: int, folder: Path, onboard: str = "async") -> dict[str, Any]:
-    """One life in a folder; its counts."""
+def live(n: int, seed: int, folder: Path, onboard: str = "async", save: str = "forward") -> dict[str, Any]:
+    """One life in a folder; its counts. Where stores are by layers, each layer is copied by itself."""
     import vllm
 
     requests, world = births(n, seed), World()
-    world.settings["runtime"]["onboard"] = onboard
+    world.settings["runtime"] |= {"onboard": onboard, "save": save}
     model = make_model(folder / "model")
     began = time.monotonic()
     oracle = Oracle(model, requests, world)
     cold_s = time.monotonic() - began
     tracemalloc.start()
     engine = make_engine(model, folder / "root", world)
+    gathers = engine.worker._gathers
+    if gathers is not None:
+        gathers.least_bytes = 1
     life = Life(engine, requests, oracle, seed, world)
     witness = PageWitness(engine.worker, engine.kv_tensors)
     began = time.monotonic()
@@ -337,7 +340,8 @@ def live(n: int, seed: int, folder: Path, onboard: str = "async") -> dict[str, A
     engine.close()
     return {
         "vllm": vllm.__version__, "requests": n, "seed": seed, **dict(sorted(life.counts.items())),
-        **witness.counts(), **chosen(figures), "cold_s": round(cold_s, 1), "life_s": round(life_s, 1),
+        **witness.counts(), "gathers": gathers.n_gathers if gathers else 0, **chosen(figures),
+        "cold_s": round(cold_s, 1), "life_s": round(life_s, 1),
     }  # fmt: skip
 
 
@@ -346,13 +350,14 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--onboard", default="async", help="how hits are loaded")
+    parser.add_argument("--save", default="forward", help="when what is computed is stored")
     arguments = parser.parse_args()
     quiet_vllm()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder) / "tmp"
         scratch.mkdir()
         tempfile.tempdir = os.environ["TMPDIR"] = str(scratch)
-        counts = live(arguments.requests, arguments.seed, Path(folder), arguments.onboard)
+        counts = live(arguments.requests, arguments.seed, Path(folder), arguments.onboard, arguments.save)
         counts["left_in_tmp"] = sum("tenuto" in path.name for path in scratch.rglob("*"))
         print(json.dumps(counts))
     return 0

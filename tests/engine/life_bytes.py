@@ -125,12 +125,12 @@ class PageWitness:
             "pages.wrong": self.n_wrong,
         }  # fmt: skip
 
-    def _see_submitted(self, transfers: Sequence[Transfer]) -> None:
+    def _see_submitted(self, transfers: Sequence[Transfer], *queued: Any) -> None:
         for transfer in transfers:
             self._submitted[transfer.id] = transfer
             if transfer.route is Route.DEVICE_TO_HOST:
                 self._clones[transfer.id] = self._device.clone([page for run in transfer.pages for page in run.pages])
-        self._submit(transfers)
+        self._submit(transfers, *queued)
 
     def _see_polled(self, *args: Any, **more: Any) -> Any:
         results = self._poll(*args, **more)
@@ -142,9 +142,9 @@ class PageWitness:
         self._begun = transfers
         self._begin(transfers)
 
-    def _see_ended(self, stores: Sequence[Transfer]) -> Sequence[Transfer]:
+    def _see_ended(self, stores: Sequence[Transfer], *copying: Any) -> Sequence[Transfer]:
         """The forward has used what was loaded for it, layer by layer."""
-        stores = self._end(stores)
+        stores = self._end(stores, *copying)
         for transfer in self._begun:
             if transfer.route is Route.HOST_TO_DEVICE and transfer.id not in self._submitted:
                 self._look(transfer, frozenset(self._layered._failures.get(transfer.id, ())))

@@ -3,6 +3,7 @@ it fails."""
 
 import pytest
 
+from tenuto.manager import ComputeCost
 from tenuto.testing.files import make_faulty
 from tenuto.tokens import HashChain
 from tests.engine.tiny import prompt
@@ -24,6 +25,23 @@ def key_of(engine, tokens, index):
     chain = HashChain(engine.leader._namespace.digest, 64)
     chain.append(tokens)
     return chain.hashes[index]
+
+
+def start_saving(start, save, settings=LAYERED, **options):
+    """An engine whose stores are begun so; by layers, each of them by itself however little it is."""
+    engine = start({**settings, "runtime": settings["runtime"] | {"save": save}}, **options)
+    if save == "layers":
+        engine.worker._gathers.least_bytes = 1
+    return engine
+
+
+def extents_of(engine, tokens):
+    """Of a prompt's blocks, in host memory."""
+    chain = HashChain(engine.leader._namespace.digest, 64)
+    chain.append(tokens)
+    with engine.leader.manager.host.match(chain.hashes) as lease:
+        assert len(lease.slots) == len(chain.hashes)
+        return [bytes(engine.worker._arena.slot(slot)) for slot in lease.slots]
 
 
 def n_fenced(engine):
@@ -74,9 +92,9 @@ def test_hits_of_many_requests_are_loaded_under_one_forward(start):
     assert engine.worker._layered._loads.n_pending() == 0
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-def test_a_harmed_layer_is_computed_and_what_was_computed_on_it_is_not_kept(start, layer):
-    engine = start(LAYERED)
+@pytest.mark.parametrize(("layer", "save"), [(0, "forward"), (1, "layers")])
+def test_a_harmed_layer_is_computed_and_what_was_computed_on_it_is_not_kept(start, layer, save):
+    engine = start_saving(start, save, LAYERED)
     longer = [*TOKENS, *prompt(71, 200)]  # four more blocks, in the same step as the load
     expected = engine.ask(longer)
     engine.leader.reset()
@@ -113,7 +131,7 @@ def test_a_disk_that_is_too_slow_is_given_up_and_the_answer_is_right(start):
     assert engine.ask(TOKENS)[1] == expected
 
 
-def test_auto_is_layered_for_a_request_that_is_alone(start):
+def test_auto_is_layered_for_a_request_that_is_alone_and_beside_others_where_its_load_hides(start):
     engine = start({"runtime": {"onboard": "auto", "cost_gate": False}})
     prompts = [prompt(60 + number, 300) for number in range(2)]
     expected = [list(output.outputs[0].token_ids) for output in engine.generate(*prompts)]
@@ -122,9 +140,66 @@ def test_auto_is_layered_for_a_request_that_is_alone(start):
     engine.forget()
     assert engine.ask(prompts[0])[1] == expected[0]
     assert waited
-    waited.clear()
-    engine.forget()
-    outputs = engine.generate(*prompts)
-    assert [list(output.outputs[0].token_ids) for output in outputs] == expected
-    assert [output.num_cached_tokens for output in outputs] == [256, 256]
+    gate, chosen = engine.leader.gate, []
+    choose = gate.choose
+
+    def note(situation, queued):
+        choice = choose(situation, queued)
+        chosen.append((situation.n_others, choice.is_layered))
+        return choice
+
+    gate.choose = note
+    gate._refit = lambda _: None
+    gate.loaded("host", 4, 1e-3)
+    for token_s in (1.0, 1e-9, 1.0):
+        gate._compute = ComputeCost(0.0, token_s)
+        engine.forget()
+        outputs = engine.generate(*prompts)
+        assert [list(output.outputs[0].token_ids) for output in outputs] == expected
+        assert [output.num_cached_tokens for output in outputs] == [256, 256]
+        engine.settle()
+    assert chosen == [(0, True), (1, True), (0, True), (1, False), (0, True), (1, True)]
+
+
+def test_what_is_stored_by_layers_is_what_is_stored_behind_the_forward_and_is_read_either_way(start, tmp_path):
+    engine = start_saving(start, "layers")
+    expected = engine.ask(TOKENS)[1]
     engine.settle()
+    n_layers = engine.worker.setup.layout.n_layers
+    assert engine.worker._gathers.n_gathers == n_layers
+    by_layers = extents_of(engine, TOKENS)
+    engine = start_saving(start, "forward", {"runtime": {"cost_gate": False}})  # finds it on disk
+    assert engine.ask(TOKENS) == (HIT, expected)
+    assert engine.settle()["tokens.loaded.disk"] == HIT
+    whole = {"runtime": {"cost_gate": False}, "tiers": {"disk": {"path": str(tmp_path / "other")}}}
+    engine = start_saving(start, "forward", whole)
+    assert engine.ask(TOKENS)[1] == expected
+    engine.settle()
+    assert extents_of(engine, TOKENS) == by_layers
+    layered = {"runtime": LAYERED["runtime"], "tiers": whole["tiers"]}
+    engine = start_saving(start, "layers", layered)  # what was stored whole, under the forward
+    assert engine.ask(TOKENS) == (HIT, expected)
+    assert engine.settle()["tokens.loaded.disk"] == HIT
+
+
+def test_prompts_in_chunks_some_of_them_preempted_are_stored_by_layers(start):
+    settings = {"runtime": {"cost_gate": False, "onboard": "auto"}}
+    options = {"max_num_batched_tokens": 256, "kv_cache_memory_bytes": 2 << 20, "max_model_len": 640}
+    engine = start_saving(start, "layers", settings, **options)
+    preempted = []
+    preempt = engine.scheduler._preempt_request
+
+    def count(request, *more, **named):
+        preempted.append(request)
+        return preempt(request, *more, **named)
+
+    engine.scheduler._preempt_request = count
+    prompts = [prompt(40 + number, 200 + 60 * number) for number in range(6)]
+    expected = [list(output.outputs[0].token_ids) for output in engine.generate(*prompts, n_tokens=80)]
+    assert preempted
+    assert engine.worker._gathers.n_gathers > 4 * engine.worker.setup.layout.n_layers
+    engine.settle()
+    put_on_disk(engine)
+    outputs = engine.generate(*prompts, n_tokens=80)
+    assert [list(output.outputs[0].token_ids) for output in outputs] == expected
+    assert engine.settle()["tokens.loaded.disk"] > 0

@@ -50,12 +50,13 @@ def test_a_random_life_leaves_only_right_answers(version, n):
 
 
 @pytest.mark.timeout(600)
-def test_a_random_life_with_loads_under_the_forward_leaves_only_right_answers():
-    arguments = ("--requests", "25", "--seed", "1", "--onboard", "layered")
+def test_a_random_life_with_loads_and_stores_under_the_forward_leaves_only_right_answers():
+    arguments = ("--requests", "25", "--seed", "1", "--onboard", "layered", "--save", "layers")
     counts = json.loads(run_python("0.32.0", "-m", "tests.engine.life", *arguments).splitlines()[-1])
     failed = [counts.get(f"failed.disk_to_host.{cause}", 0) for cause in ("io_error", "corrupt", "timeout")]
     assert min(counts["finished"], counts["pages.compared"], counts["moved.disk_to_host"], sum(failed)) > 10
     assert counts["with hits"] > 5
+    assert counts["gathers"] > 50
     assert counts["fds.grown"] <= 0
     assert counts["threads.grown"] <= 0
 

@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenuto.manager.gate import (
+    Choice,
     ComputeCost,
     LoadCost,
     Offer,
     choose,
+    choose_form,
+    delays,
     in_time,
     load_seconds,
+    n_leaving,
     n_pairs,
     seconds_to_first_token,
 )
@@ -197,3 +201,117 @@ def test_nothing_is_loaded_that_takes_too_long(offer, compute, costs, overhead_s
 def test_the_more_others_there_are_the_more_is_loaded(offer, compute, loads, n_others):
     n = choose(offer, compute, loads, n_others=n_others)
     assert choose(offer, compute, loads, n_others=n_others + 1) >= n
+
+
+def form_delays(offer, compute, costs, overhead_s, n_others, margin):
+    """Written the slow way: what each number of blocks delays all together, before the forward and under it."""
+    apart, under = [], []
+    slower = {tier: cost.scaled(margin if n_others else 1.0) for tier, cost in costs.items()}
+    for n in range(offer.n_blocks + 1):
+        begin = min(max((offer.start + n) * offer.block_tokens, offer.n_have), offer.n_tokens - 1)
+        between = min(begin + (compute.step_tokens or offer.n_tokens), offer.n_tokens)
+        first, rest = computed(compute, begin, between), computed(compute, between, offer.n_tokens)
+        apart.append(loaded(offer, costs, n, overhead_s) + (n_others + 1) * (first + rest))
+        under.append((n_others + 1) * (max(loaded(offer, slower, n, 0.0), first) + rest))
+    return apart, under
+
+
+margins = st.floats(1.0, 2.0)
+others = st.integers(0, 9)
+
+
+@given(offers(), computes, loads, seconds, others, margins, st.integers(0, 60))
+def test_of_both_forms_nothing_delays_all_less_than_what_is_chosen(
+    offer, compute, costs, overhead_s, n_others, margin, n_layerable
+):
+    apart, under = form_delays(offer, compute, costs, overhead_s, n_others, margin)
+    chosen = choose_form(
+        offer, compute, costs, n_layerable=n_layerable, overhead_s=overhead_s, n_others=n_others, margin=margin
+    )
+    may = min(n_layerable, n_leaving(offer))
+    taken = under[chosen.n_blocks] if chosen.is_layered else apart[chosen.n_blocks]
+    assert taken <= min([*apart, *under[: may + 1]]) * CLOSE
+    if chosen.is_layered:
+        assert 0 < chosen.n_blocks <= may
+        assert (offer.start + chosen.n_blocks) * offer.block_tokens < offer.n_tokens  # a token is left
+
+
+@given(offers(), computes, loads, seconds, others, margins, st.integers(0, 60))
+def test_the_form_of_a_whole_load_is_that_which_delays_all_less(
+    offer, compute, costs, overhead_s, n_others, margin, n_layerable
+):
+    apart, under = form_delays(offer, compute, costs, overhead_s, n_others, margin)
+    chosen = choose_form(
+        offer, compute, costs, n_layerable=n_layerable, overhead_s=overhead_s, n_others=n_others, margin=margin,
+        is_whole=True,
+    )  # fmt: skip
+    assert chosen.n_blocks == offer.n_blocks
+    if offer.n_blocks > min(n_layerable, n_leaving(offer)):
+        assert not chosen.is_layered
+    else:
+        better, worse = (under, apart) if chosen.is_layered else (apart, under)
+        assert better[-1] <= worse[-1] * CLOSE
+
+
+@given(offers(), computes, loads, seconds, st.sampled_from([0.0, 1e-4, 1e-2, 1.0]), others, margins)
+def test_neither_form_loads_what_takes_too_long(offer, compute, costs, overhead_s, most_s, n_others, margin):
+    chosen = choose_form(
+        offer, compute, costs, n_layerable=offer.n_blocks, overhead_s=overhead_s, n_others=n_others, most_s=most_s,
+        margin=margin,
+    )  # fmt: skip
+    scale = margin if chosen.is_layered and n_others else 1.0
+    slower = {tier: cost.scaled(scale) for tier, cost in costs.items()}
+    taken = loaded(offer, slower, chosen.n_blocks, 0.0 if chosen.is_layered else overhead_s)
+    assert taken <= most_s * CLOSE
+
+
+@given(offers(), computes, loads, seconds)
+def test_who_is_alone_is_loaded_by_layers_whatever_is_loaded_while_a_token_is_left(offer, compute, costs, overhead_s):
+    chosen = choose_form(offer, compute, costs, n_layerable=offer.n_blocks, overhead_s=overhead_s)
+    assert chosen.is_layered or chosen.n_blocks == 0 or chosen.n_blocks > n_leaving(offer)
+
+
+@given(offers(), computes, loads, others, margins)
+def test_a_load_that_is_hidden_is_by_layers_however_many_would_wait(offer, compute, costs, n_others, margin):
+    """And one that would stall others for longer than it takes by itself is not."""
+    chosen = choose_form(
+        offer, compute, costs, n_layerable=offer.n_blocks, n_others=n_others, margin=margin, is_whole=True
+    )
+    if offer.n_blocks > n_leaving(offer):
+        return
+    begin = offer.places()[-1:]
+    first = float(compute.seconds(begin, begin + min(compute.step_tokens or offer.n_tokens, offer.n_tokens - begin[0])))
+    load = loaded(offer, costs, offer.n_blocks, 0.0)
+    late = load * (margin if n_others else 1.0) - first
+    if late < 0:
+        assert chosen.is_layered
+    elif (n_others + 1) * late > load * CLOSE + 1e-9 * (n_others + 1) * first:
+        assert not chosen.is_layered or n_others == 0
+
+
+@given(offers(), computes, loads, seconds, others)
+def test_delays_of_both_forms_are_those_of_all_requests(offer, compute, costs, overhead_s, n_others):
+    apart, under = form_delays(offer, compute, costs, overhead_s, n_others, 1.0)
+    found = delays(offer, compute, costs, overhead_s=overhead_s, n_others=n_others)
+    assert found.tolist() == pytest.approx(apart, rel=1e-9)
+    assert delays(offer, compute, costs, overlaps=True, n_others=n_others).tolist() == pytest.approx(under, rel=1e-9)
+
+
+def test_beside_others_a_load_is_by_layers_when_it_hides_under_what_is_left_to_compute():
+    costs = {"disk": LoadCost(0, 1e-5)}  # 1 ms a block, which takes 10 ms to compute
+    much_left = offer_of(("disk", 8), n_tokens=100)  # 20 tokens: 20 ms hide 8 ms
+    little_left = offer_of(("disk", 8), n_tokens=81)  # one token: 1 ms hides little of 8 ms
+    for n_others, form in ((0, True), (1, False), (5, False)):
+        assert choose_form(much_left, PER_TOKEN, costs, n_layerable=8, n_others=n_others) == Choice(8, True)
+        assert choose_form(little_left, PER_TOKEN, costs, n_layerable=8, n_others=n_others) == Choice(8, form)
+    assert choose_form(much_left, PER_TOKEN, costs, n_layerable=0, n_others=5) == Choice(8)
+    assert choose_form(much_left, PER_TOKEN, costs, n_layerable=8, n_others=5, margin=2.4) == Choice(8, True)
+    assert choose_form(much_left, PER_TOKEN, costs, n_layerable=8, n_others=5, margin=3.0).is_layered is False
+
+
+def test_a_whole_hit_is_loaded_before_the_forward_unless_computing_its_last_blocks_hides_some_of_it():
+    whole = offer_of(("disk", 8), n_tokens=80)
+    assert n_leaving(whole) == 7
+    fast, slow = {"disk": LoadCost(0, 1e-6)}, {"disk": LoadCost(0, 5e-5)}  # 0.1 ms a block, 5 ms a block
+    assert choose_form(whole, PER_TOKEN, fast, n_layerable=8) == Choice(8)  # the last token alone is computed
+    assert choose_form(whole, PER_TOKEN, slow, n_layerable=8) == Choice(6, True)  # 30 ms hide 20; 40 + 1 before

@@ -69,9 +69,12 @@ class Seq:
 
 
 class GpuEngine:
-    """Requests of few prompts, in random steps. `fault_rate`: of calls of the driver."""
+    """Requests of few prompts, in random steps. `fault_rate`: of calls of the driver. `save`: the setting.
 
-    def __init__(self, monkeypatch, lanes, seed, fault_rate=0.0):
+    `parts_chance`: of a forward that computes a layer in two parts, with a hook behind each.
+    """
+
+    def __init__(self, monkeypatch, lanes, seed, fault_rate=0.0, save="forward", parts_chance=0.0):
         self.gpu = gpu = Gpu(seed)
         self.rng = rng = gpu.rng
         self.memory = memory = Memory(rng)
@@ -82,7 +85,7 @@ class GpuEngine:
                 "host": {"capacity": (n_host + setup.N_BOUNCE * (n_disk > 0)) * layout.extent_bytes},
                 "disk": {"path": "/unused" if n_disk else "", "poll_s": 0},
             },
-            "runtime": {"load_timeout_s": timeout_s},
+            "runtime": {"load_timeout_s": timeout_s, "save": save},
         })  # fmt: skip
         namespace = Namespace("m", "c", "w", "u8", "u8", "none", BLOCK, 2, layout.n_heads, layout.k_dim, layout.v_dim)
         lanes.put_on(gpu, rng.choice([1, 1 << 40]), turn_bytes=rng.choice([1, 1 << 20]))
@@ -99,6 +102,10 @@ class GpuEngine:
         made = Setup(config, namespace, layout, PAGE_TOKENS, "e")
         self.leader, self.worker = Leader(made, FakeClock()), Worker(made)
         self.worker.register(memory.tensors, memory.kv_format)
+        self.parts_chance = parts_chance
+        self.gathers = self.worker._gathers
+        if self.gathers is not None:
+            self.gathers.least_bytes = rng.choice([1, 3 * layout.segment_bytes])
         self.leader.connect({0: self.worker.handshake()})
         gpu.fault_rate = fault_rate
         self.free = list(range(N_PAGES))
@@ -175,8 +182,7 @@ class GpuEngine:
         self.worker.before_forward(plan)
         self.worker.begin_step(plan)
         self._write_local()
-        for seq, _, start in computed:
-            self._compute(seq, start, seq.n_computed)
+        self._compute([(seq, start, seq.n_computed) for seq, _, start in computed])
         if computed:
             self.worker.end_forward(plan)
         self.leader.check()
@@ -251,12 +257,29 @@ class GpuEngine:
             self.gpu.compute.put(what for at in range(seq.n_local) for what in self._writes(seq, at))
             seq.n_local = 0
 
-    def _compute(self, seq, start, stop):
-        """The forward of one request: it reads all whole pages before, and writes what it fills."""
-        begin, end = start // PAGE_TOKENS, stop // PAGE_TOKENS
-        name = seq.view.request_id
-        self.gpu.compute.put(what for at in range(begin) for what in self._checks(seq, at, f"{name} computes"))
-        self.gpu.compute.put(what for at in range(begin, end) for what in self._writes(seq, at))
+    def _compute(self, parts):
+        """The forward: each request reads all whole pages before, and writes what it fills, layer by layer.
+
+        Hooks follow a layer's last writes; perhaps they don't come.
+        """
+        put = self.gpu.compute.put
+        for seq, start, _ in parts:
+            name = seq.view.request_id
+            put(what for at in range(start // PAGE_TOKENS) for what in self._checks(seq, at, f"{name} computes"))
+        writes = [
+            what for seq, start, stop in parts for at in range(start // PAGE_TOKENS, stop // PAGE_TOKENS)
+            for what in self._writes(seq, at)
+        ]  # fmt: skip
+        has_hooks = self.rng.random() < 0.9
+        is_in_parts = self.parts_chance and self.rng.random() < self.parts_chance
+        for layer in range(self.memory.layout.n_layers):
+            mine = [what for what in writes if what.args[1] == layer]
+            for part in (mine[::2], mine[1::2]) if is_in_parts else (mine,):
+                put(part)
+                if has_hooks and parts:
+                    self.worker.store_layer(layer)
+        if is_in_parts and self.gathers is not None:
+            self.gathers._is_off = False  # it is to happen again
 
     def _writes(self, seq, at):
         return [partial(self.memory.write, part, layer, rows) for part, layer, rows in self._rows(seq, at)]

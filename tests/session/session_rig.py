@@ -35,6 +35,7 @@ class Rig:
         disk_slots: int = 64,
         keeps_trailing: bool = True,
         poll_s: float = 0,
+        is_async_scheduled: bool = False,
         **runtime,
     ) -> None:
         config = load_config({
@@ -44,7 +45,9 @@ class Rig:
             "runtime": runtime,
         })  # fmt: skip
         self.clock = FakeClock()
-        setup = Setup(config, NAMESPACE, LAYOUT, PAGE, "e", world_size, keeps_trailing)
+        setup = Setup(
+            config, NAMESPACE, LAYOUT, PAGE, "e", world_size, keeps_trailing, is_async_scheduled=is_async_scheduled
+        )
         self.leader = Leader(setup, self.clock)
         self.world_size = world_size
         disk = Capacity(disk_slots, is_growing=False)

@@ -3,6 +3,7 @@
 import pytest
 
 from tenuto.connectors.session import WorkerReport
+from tenuto.connectors.session.costgate import _Case
 from tenuto.errors import Cause
 from tenuto.manager import Offer
 from tenuto.transfers.plan import BlockFailure, Route, TransferResult
@@ -13,7 +14,6 @@ pytestmark = pytest.mark.unit
 
 COMPUTE_S = ALL * TOKEN_S  # of a prompt: 0.8 s
 DEADLINE_S = 30.0
-ALONE = {"n_others": 0, "overlaps": False}
 
 
 class Busy(Server):
@@ -148,9 +148,10 @@ def test_a_peers_blocks_wait_for_those_of_the_disk():
     for _ in range(3):
         gate.loaded("peer", N_BLOCKS, COMPUTE_S / 2)
     offer = Offer((("peer", N_BLOCKS),), 0, 0, ALL + 4, BLOCK, gate._block_bytes)
-    assert gate._best(offer, gate._costs({}), 0.0, ALONE) == N_BLOCKS
-    assert gate._best(offer, gate._costs({"host": (9, 9)}), 0.0, ALONE) == N_BLOCKS
-    assert gate._best(offer, gate._costs({"disk": (1, N_BLOCKS)}), 0.0, ALONE) == 0
+    alone = _Case(offer, n_others=0, n_layerable=0, wait_s=0.0)
+    assert gate._best(alone, gate._costs({})).n_blocks == N_BLOCKS
+    assert gate._best(alone, gate._costs({"host": (9, 9)})).n_blocks == N_BLOCKS
+    assert gate._best(alone, gate._costs({"disk": (1, N_BLOCKS)})).n_blocks == 0
 
 
 def test_what_each_load_takes_whatever_it_brings_is_waited_for_too():

@@ -8,9 +8,11 @@ from tenuto.errors import Cause
 from tenuto.testing.blocks import make_blocks
 from tenuto.tokens import BlockHash, BlockKey
 from tenuto.transfers.engine import TransferEngine
+from tenuto.transfers.lanes import LANDED
 from tenuto.transfers.parts import Parts
 from tenuto.transfers.plan import Route, Transfer
 from tests.transfers.test_layered import N_LAYERS, load_of, read_of
+from tests.transfers.test_layered_gathers import Flying
 from tests.transfers.test_movers import Rig, run_of
 
 pytestmark = pytest.mark.unit
@@ -29,11 +31,11 @@ class Work:
             parts, self.engine, self.rig.movers.mark, Runtime(onboard="layered"), may_fail=may_fail
         )
 
-    def forward(self, loads, stores=()):
+    def forward(self, loads, stores=(), copying=LANDED):
         self.layered.begin(loads)
         for layer in range(N_LAYERS):
             self.layered.load_layer(layer)
-        return self.layered.end(stores)
+        return self.layered.end(stores, copying)
 
     def results(self, n):
         """Causes by transfer, of `n`."""
@@ -86,6 +88,21 @@ def test_what_was_computed_on_a_block_that_failed_is_not_kept_nor_what_stands_on
     work.rig.fill_host(6, BLOCKS[2])
     assert work.forward([load_of(8, BLOCKS[2:3], [6], [run_of(2)])], stores) == stores  # the next step's own
     assert work.results(1) == {8: {}}
+
+
+def test_a_store_that_is_not_kept_is_told_of_when_nothing_writes_its_slots_any_more(work):
+    """Else others would get these slots while copies still land there."""
+    work.rig.fill_host(4, BLOCKS[0])
+    loads = [load_of(1, BLOCKS[1:2], [4], [run_of(0)])]  # the slot has another block
+    child = key_on(BLOCKS[1].key.hash, b"c")
+    stores = [stage_of(5, [child]), stage_of(6, [child], after=(5,), route=Route.HOST_TO_DISK)]
+    copying = Flying()
+    assert work.forward(loads, stores, copying) == []
+    assert work.results(1) == {1: {0: Cause.CORRUPT}}
+    assert work.layered.poll() == []
+    copying.end()
+    assert [result.transfer_id for result in work.layered.poll()] == [5, 6]  # a write never before its stage
+    assert work.layered.poll() == []
 
 
 def test_what_cannot_go_by_layers_is_there_before_the_forward(work):

@@ -6,7 +6,7 @@ Never: touches torch, files, clocks or threads; so one core serves engines, test
 
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
-from tenuto.manager.gate import ComputeCost, LoadCost, Offer, choose, in_time, n_pairs
+from tenuto.manager.gate import Choice, ComputeCost, LoadCost, Offer, choose, choose_form, in_time, n_leaving, n_pairs
 from tenuto.manager.manager import BlockManager
 from tenuto.manager.rates import LoadRates, StepRates
 from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending
@@ -14,6 +14,7 @@ from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, P
 __all__ = [
     "BlockManager",
     "BlockSet",
+    "Choice",
     "Cleared",
     "ComputeCost",
     "Fact",
@@ -32,6 +33,8 @@ __all__ = [
     "Stored",
     "TierKind",
     "choose",
+    "choose_form",
     "in_time",
+    "n_leaving",
     "n_pairs",
 ]

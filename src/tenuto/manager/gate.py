@@ -131,20 +131,75 @@ def seconds_to_first_token(
     return np.maximum(load, compute.seconds(begin, between)) + compute.seconds(between, end)
 
 
+def delays(
+    offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, overhead_s: float = 0.0,
+    overlaps: bool = False, n_others: int = 0,
+) -> Floats:  # fmt: skip
+    """Seconds that the request and `n_others` beside it wait, all together, with 0, 1, ... `n_blocks` blocks loaded.
+
+    While one loads the others go on, and while it computes they wait as long as it does. With `overlaps` they are in
+    the step that waits for the load, too.
+    """
+    seconds = seconds_to_first_token(offer, compute, loads, overhead_s=overhead_s, overlaps=overlaps)
+    if overlaps:
+        return (n_others + 1) * seconds
+    if n_others:
+        begin = offer.places()
+        seconds = seconds + n_others * compute.seconds(begin, np.full_like(begin, offer.n_tokens))
+    return seconds
+
+
 def choose(
     offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, overhead_s: float = 0.0,
     overlaps: bool = False, n_others: int = 0, most_s: float = math.inf,
 ) -> int:  # fmt: skip
     """How many blocks to load, from the first on: what brings the first token soonest.
 
-    With `n_others` requests that compute, what delays all of them together least: while one loads the others go on,
-    and while it computes they wait as long as it does. Nothing that takes longer than `most_s` is loaded.
+    With `n_others` requests that compute, what delays all of them together least. Nothing that takes longer than
+    `most_s` is loaded.
     """
-    seconds = seconds_to_first_token(offer, compute, loads, overhead_s=overhead_s, overlaps=overlaps)
-    if n_others:
-        begin = offer.places()
-        seconds = seconds + n_others * compute.seconds(begin, np.full_like(begin, offer.n_tokens))
-    seconds = seconds[: in_time(offer, loads, most_s, overhead_s) + 1]
+    seconds = delays(offer, compute, loads, overhead_s=overhead_s, overlaps=overlaps, n_others=n_others)
+    return _least(seconds[: in_time(offer, loads, most_s, overhead_s) + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Load the first `n_blocks` blocks; `is_layered`: under the forward that uses them, else before it."""
+
+    n_blocks: int
+    is_layered: bool = False
+
+
+def choose_form(
+    offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, n_layerable: int, overhead_s: float = 0.0,
+    n_others: int = 0, most_s: float = math.inf, margin: float = 1.0, is_whole: bool = False,
+) -> Choice:  # fmt: skip
+    """As `choose`, of both forms: under the forward while that delays all together no more than before it.
+
+    At most the first `n_layerable` blocks can be loaded under the forward, and none where all tokens are loaded.
+    `overhead_s` is of loads before it. `margin`: beside others, a load under the forward is taken to last so many
+    times as long. `is_whole`: all blocks are loaded, and only how is to be chosen.
+    """
+    apart = delays(offer, compute, loads, overhead_s=overhead_s, n_others=n_others)
+    slower = {tier: cost.scaled(margin) for tier, cost in loads.items()} if n_others else loads
+    under = delays(offer, compute, slower, overlaps=True, n_others=n_others)
+    last = min(n_layerable, n_leaving(offer))
+    if is_whole:
+        n, can = offer.n_blocks, last == offer.n_blocks
+        return Choice(n, can and bool(under[n] <= apart[n] * (1 + _TIE)))
+    n = _least(apart[: in_time(offer, loads, most_s, overhead_s) + 1])
+    n_under = _least(under[: min(in_time(offer, slower, most_s), last) + 1])
+    is_layered = n_under > 0 and bool(under[n_under] <= apart[n] * (1 + _TIE))
+    return Choice(n_under, is_layered=True) if is_layered else Choice(n)
+
+
+def n_leaving(offer: Offer) -> int:
+    """How many of the blocks can be loaded so that a token is left to compute."""
+    return min(offer.n_blocks, max((offer.n_tokens - 1) // offer.block_tokens - offer.start, 0))
+
+
+def _least(seconds: Floats) -> int:
+    """Where they are least; the last of those that are as good."""
     return int(np.flatnonzero(seconds <= seconds.min() * (1 + _TIE))[-1])
 
 

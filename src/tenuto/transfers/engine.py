@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from tenuto.errors import Cause
-from tenuto.transfers.lanes import LANDED, Landing
+from tenuto.transfers.lanes import Landing
 from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.movers import Movers
 from tenuto.transfers.plan import BlockFailure, Route, Transfer, TransferResult, all_fail
@@ -36,7 +36,7 @@ class _Job:
     waits_for: set[int]
     mark: Mark = None  # loads into the device come after it
     began: float = 0.0
-    landing: Landing = LANDED
+    landing: Landing | None = None  # of copies out of the device, once they are queued
     dropped: dict[int, BlockFailure] = field(default_factory=dict[int, BlockFailure])
     is_given_up: bool = False  # answered already; must not touch the device any more
     is_touching: bool = False  # writing the device now; can't be given up until that ends
@@ -110,8 +110,8 @@ class TransferEngine:
                 self._lanes[route] = _Lane(name, self._run)
             undo.pop_all()
 
-    def submit(self, transfers: Sequence[Transfer]) -> None:
-        """Take transfers; each gets exactly one result, from `poll`.
+    def submit(self, transfers: Sequence[Transfer], queued: Mapping[int, Landing] | None = None) -> None:
+        """Take transfers; each gets exactly one result, from `poll`. `queued`: by id, copies that are on their way.
 
         Raises `ValueError`, with none taken, for one out of the device that is to come after another: it has to be
         queued here and now.
@@ -120,13 +120,15 @@ class TransferEngine:
             if transfer.after and transfer.route is Route.DEVICE_TO_HOST:
                 raise ValueError(f"transfer {transfer.id} out of the device can't wait for {transfer.after}")
         ready: list[_Job] = []
+        queued = queued or {}
         now = self._clock()
         mark = self._movers.mark() if any(t.pages and t.route.is_load for t in transfers) else None
         with self._changed:
             n_stores = sum(job.transfer.route is Route.HOST_TO_DISK for job in self._jobs.values())
             for transfer in transfers:
                 job = _Job(transfer, now + self._load_timeout_s,
-                           {i for i in transfer.after if i in self._jobs}, mark)  # fmt: skip
+                           {i for i in transfer.after if i in self._jobs}, mark,
+                           landing=queued.get(transfer.id))  # fmt: skip
                 if transfer.route is Route.HOST_TO_DISK:
                     n_stores += 1
                     if n_stores > self._max_queued_stores:
@@ -183,14 +185,14 @@ class TransferEngine:
         """Without the lock. Jobs out of the device come from `submit` alone: the engine's thread queues them."""
 
         def gather(job: _Job, indices: list[int]) -> list[BlockFailure]:
-            job.landing = self._movers.gather(job.transfer, indices)
+            job.landing = job.landing or self._movers.gather(job.transfer, indices)
             return []
 
         for job in jobs:
             if job.transfer.route is Route.DEVICE_TO_HOST:
                 job.began = self._clock()
                 job.dropped |= self._attempt(job, gather)
-                if job.landing.has_ended:
+                if job.landing is None or job.landing.has_ended:
                     self._run(job)
                     continue
             self._lanes[job.transfer.route].put(job)
@@ -216,7 +218,7 @@ class TransferEngine:
             return all_fail(indices, Cause.IO_ERROR, "internal error")
 
     def _move(self, job: _Job, indices: list[int]) -> list[BlockFailure]:
-        if job.transfer.route is Route.DEVICE_TO_HOST:
+        if job.landing is not None:
             self._movers.land(job.transfer, indices, job.landing)
             return []
         return self._movers.move(job.transfer, indices, lambda: self._touching(job), job.mark)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypedDict
+from dataclasses import dataclass, replace
 
-from tenuto.connectors.session.onboarding import Situation
+from tenuto.connectors.session.onboarding import Situation, n_layerable
 from tenuto.connectors.session.setup import Setup
-from tenuto.manager import ComputeCost, LoadCost, LoadRates, Offer, StepRates, choose, in_time
+from tenuto.manager import Choice, ComputeCost, LoadCost, LoadRates, Offer, StepRates, choose, choose_form, in_time
 from tenuto.metrics import LOAD_RATE, PREFILL_RATE, Recorder, series
 
 MARGIN = 1.1
-"""A tier that was refused must be so many times better than computing to be loaded from again."""
+"""A tier that was refused must be so many times better than computing to be loaded from again, and so must loads by
+layers be beside others, after one that was not.
+"""
+STALL_MARGIN = 1.25
+"""A load that others would wait for is taken to last so many times as long as it is expected to."""
 HALF_LIFE_S = 60.0
 """What a tier costs counts half as much when nothing was loaded from it for so long: no tier is refused for ever."""
 TRIAL_GAP_S = 10.0
@@ -36,9 +39,14 @@ Queued = Mapping[str, tuple[int, int]]
 """Loads on their way, by the tier that they read: how many, and of how many blocks."""
 
 
-class _How(TypedDict):
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is known of one hit. `wait_s`: of a load before the forward, beside its transfers."""
+
+    offer: Offer
     n_others: int
-    overlaps: bool
+    n_layerable: int
+    wait_s: float
 
 
 @dataclass(slots=True)
@@ -60,6 +68,7 @@ class CostGate:
 
     def __init__(self, setup: Setup, recorder: Recorder, clock: Callable[[], float]) -> None:
         self._setup = setup
+        self._runtime = setup.config.runtime
         self._clock = clock
         self._block_bytes = setup.layout.extent_bytes * setup.world_size
         self._most_s = _SHARE_OF_DEADLINE * setup.config.runtime.load_timeout_s
@@ -72,6 +81,8 @@ class CostGate:
         self._tiers: dict[str, _Tier] = {}
         self._waits: deque[float] = deque(maxlen=_N_WAITS)
         self._try_at = 0.0
+        self._was_layered = False
+        """The last load that "auto" chose beside others."""
         recorder.watch(self._gauges)
 
     # -- learning -----------------------------------------------------------------------------------
@@ -122,37 +133,61 @@ class CostGate:
 
     # -- deciding -----------------------------------------------------------------------------------
 
-    def choose(self, situation: Situation, queued: Queued, *, overlaps: bool = False) -> int:
-        """How many blocks of a hit to load.
+    def choose(self, situation: Situation, queued: Queued) -> Choice:
+        """How many blocks of a hit to load, and whether layer by layer.
 
-        While a rate that matters is unknown, all of them that can come in time, so that it gets known. `queued`: what
-        is being loaded. `overlaps`: the first step computes while this is loaded.
+        While a rate that matters is unknown, all of them that can come in time, so that it gets known; by layers, with
+        `onboard` "auto", for a request that is alone. `queued`: what is being loaded.
         """
-        hit, n_have, n_tokens = situation.hit, situation.n_have, situation.n_tokens
-        if not self._setup.config.runtime.cost_gate:
-            return hit.n_blocks
-        now = self._clock()
-        if now >= self._refit_at:
+        hit, now = situation.hit, self._clock()
+        if now >= self._refit_at and (self._runtime.cost_gate or self._runtime.onboard == "auto"):
             self._refit(now)
-        layout = self._setup.layout
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
-        offer = Offer(pieces, hit.start, n_have, n_tokens, layout.block_tokens, self._block_bytes)
-        wait_s = 0.0 if overlaps else self._wait_s()
-        how: _How = {"n_others": situation.n_others, "overlaps": overlaps}
-        n = self._best(offer, self._costs(queued), wait_s, how)
-        self._remember(pieces, n, queued)
-        if n < hit.n_blocks and now >= self._try_at:
-            age_s = min((now - tier.used_at for tier in self._tiers.values()), default=0.0)
-            faded = self._best(offer, self._costs(queued, now), wait_s * _fading(age_s), how)
-            if faded > n:
-                self._try_at = now + TRIAL_GAP_S
-                return faded
-        return n
+        offer = Offer(
+            pieces, hit.start, situation.n_have, situation.n_tokens, self._setup.layout.block_tokens, self._block_bytes
+        )
+        case = _Case(offer, situation.n_others, n_layerable(self._setup, hit, offer), self._wait_s())
+        chosen = self._best(case, self._costs(queued))
+        if self._runtime.cost_gate:
+            self._remember(pieces, chosen.n_blocks, queued)
+            chosen = self._tried(case, chosen, queued, now)
+        if self._runtime.onboard == "auto" and case.n_others and chosen.n_blocks:
+            self._was_layered = chosen.is_layered
+        return chosen
 
-    def _best(self, offer: Offer, costs: Mapping[str, LoadCost], wait_s: float, how: _How) -> int:
-        if self._compute is None or not self._step_rates.covers(offer.n_tokens - offer.n_have):
-            return in_time(offer, costs, self._most_s, wait_s)
-        return choose(offer, self._compute, costs, overhead_s=wait_s, most_s=self._most_s, **how)
+    def _tried(self, case: _Case, chosen: Choice, queued: Queued, now: float) -> Choice:
+        """What is chosen, or more of it where a trial is due. Others don't wait for the layers of a trial."""
+        if chosen.n_blocks == case.offer.n_blocks or now < self._try_at:
+            return chosen
+        age_s = min((now - tier.used_at for tier in self._tiers.values()), default=0.0)
+        n_layerable = 0 if case.n_others and self._runtime.onboard == "auto" else case.n_layerable
+        trial = replace(case, wait_s=case.wait_s * _fading(age_s), n_layerable=n_layerable)
+        faded = self._best(trial, self._costs(queued, now))
+        if faded.n_blocks <= chosen.n_blocks:
+            return chosen
+        self._try_at = now + TRIAL_GAP_S
+        return faded
+
+    def _best(self, case: _Case, costs: Mapping[str, LoadCost]) -> Choice:
+        """By what is known. Without the cost gate all blocks are loaded, and only how is chosen."""
+        offer, n_others, compute = case.offer, case.n_others, self._compute
+        is_whole, is_auto = not self._runtime.cost_gate, self._runtime.onboard == "auto"
+        is_forced = not is_auto and case.n_layerable == offer.n_blocks
+        wait_s = 0.0 if is_forced else case.wait_s
+        if compute is None or not self._step_rates.covers(offer.n_tokens - offer.n_have):
+            n = offer.n_blocks if is_whole else in_time(offer, costs, self._most_s, wait_s)
+            return Choice(n, is_forced or (is_auto and not n_others and 0 < n <= case.n_layerable))
+        if not is_auto:
+            n = offer.n_blocks if is_whole else choose(
+                offer, compute, costs, overhead_s=wait_s, overlaps=is_forced, n_others=n_others, most_s=self._most_s
+            )  # fmt: skip
+            return Choice(n, is_forced)
+        is_rated = all(tier in costs for tier, _ in offer.pieces)
+        return choose_form(
+            offer, compute, costs, n_layerable=case.n_layerable if is_rated or not n_others else 0,
+            overhead_s=wait_s, n_others=n_others, most_s=self._most_s,
+            margin=STALL_MARGIN * (1.0 if self._was_layered else MARGIN), is_whole=is_whole,
+        )  # fmt: skip
 
     def _costs(self, queued: Queued, now: float | None = None) -> dict[str, LoadCost]:
         """By tier, behind what is queued; `now`: what was not used for long has become cheaper."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tenuto.config import Runtime
 from tenuto.errors import Cause
 from tenuto.transfers.engine import TransferEngine
+from tenuto.transfers.lanes import LANDED, Landing
 from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.layered import LayeredLoads, plan_loads
 from tenuto.transfers.parts import Parts
@@ -40,6 +41,8 @@ class LayeredWork:
         self._failures: dict[int, tuple[int, ...]] = {}
         """Blocks of them that failed, by id."""
         self._results: list[TransferResult] = []
+        self._held: list[tuple[Landing, list[TransferResult]]] = []
+        """Results of stores that were begun and are not kept: told when nothing writes their slots any more."""
         self._failed_pages: set[int] = set()
 
     def begin(self, transfers: Sequence[Transfer]) -> None:
@@ -56,10 +59,11 @@ class LayeredWork:
         """See `LayeredLoads.load_layer`."""
         self._loads.load_layer(layer)
 
-    def end(self, stores: Sequence[Transfer]) -> Sequence[Transfer]:
+    def end(self, stores: Sequence[Transfer], copying: Landing = LANDED) -> Sequence[Transfer]:
         """The forward is queued: of what it fills, the transfers that may be started.
 
-        A block that was computed behind one that failed holds wrong bytes: it fails, and the engine computes it again.
+        `copying`: what is on its way out of its pages already. A block that was computed behind one that failed holds
+        wrong bytes: it fails, and the engine computes it again.
         """
         for load_id, failures in self._loads.end().items():
             self._failures[load_id] = tuple(failures)
@@ -72,7 +76,16 @@ class LayeredWork:
             for index in indices:
                 run = transfer.pages[index]
                 self._failed_pages.update(run.pages[run.first :])
-        return [store for store in stores if not self._is_wrong(store, wrong)] if wrong else stores
+        good: list[Transfer] = []
+        cancelled: list[TransferResult] = []
+        for store in stores:
+            if wrong and _is_wrong(store, wrong):
+                cancelled.append(_cancelled(store))
+            else:
+                good.append(store)
+        if cancelled:
+            self._held.append((copying, cancelled))
+        return good
 
     def take_failed_pages(self) -> set[int]:
         """Engine pages that were not loaded after all, since the last call."""
@@ -82,6 +95,8 @@ class LayeredWork:
     def poll(self) -> list[TransferResult]:
         """Results since the last call: ours, and what came from the engine's lanes while `begin` waited for some."""
         results, self._results = self._results, []
+        while self._held and self._held[0][0].has_ended:
+            results += self._held.pop(0)[1]
         return results + self._loads.poll()
 
     def close(self, timeout_s: float = 0.0) -> bool:
@@ -97,15 +112,17 @@ class LayeredWork:
                 if result.failures and result.transfer_id in self._transfers:
                     self._failures[result.transfer_id] = tuple(result.failed)
 
-    def _is_wrong(self, store: Transfer, wrong: set[bytes]) -> bool:
-        """Whether some block of it is one of `wrong`, or stands on one; these are wrong themselves."""
-        is_wrong = False
-        for key in store.keys:
-            if key.hash in wrong or key.parent in wrong:
-                wrong.add(key.hash)
-                is_wrong = True
-        if not is_wrong:
-            return False
-        failures = all_fail(range(len(store.keys)), Cause.CANCELLED, "its source failed")
-        self._results.append(TransferResult.of(store, failures, 0, 0.0))
-        return True
+
+def _is_wrong(store: Transfer, wrong: set[bytes]) -> bool:
+    """Whether some block of it is one of `wrong`, or stands on one; these are wrong themselves."""
+    is_wrong = False
+    for key in store.keys:
+        if key.hash in wrong or key.parent in wrong:
+            wrong.add(key.hash)
+            is_wrong = True
+    return is_wrong
+
+
+def _cancelled(store: Transfer) -> TransferResult:
+    failures = all_fail(range(len(store.keys)), Cause.CANCELLED, "its source failed")
+    return TransferResult.of(store, failures, 0, 0.0)

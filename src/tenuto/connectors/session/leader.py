@@ -12,7 +12,7 @@ from tenuto.connectors.session.filling import Filling
 from tenuto.connectors.session.health import DiskHealth
 from tenuto.connectors.session.loads import Loads
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
-from tenuto.connectors.session.onboarding import Situation, is_layered
+from tenuto.connectors.session.onboarding import Situation
 from tenuto.connectors.session.ranks import Ranks, refuse_others
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
@@ -125,8 +125,7 @@ class Leader:
                 tracker.hit, tracker.hit_at = hit, n_computed
         if tracker.n_external > 0:
             now = Situation(hit, n_computed, view.n_tokens, self._loading.n_computing(self._trackers))
-            tracker.is_layered = is_layered(self.setup, now)
-            tracker.trim_hit(self.gate.choose(now, self._loading.queued(), overlaps=tracker.is_layered))
+            tracker.trim_hit(self.gate.choose(now, self._loading.queued()))
         if tracker.n_external <= 0:
             tracker.drop_hit()
         return tracker.n_external
@@ -206,7 +205,8 @@ class Leader:
             after_forward=tuple(self._offload(self.filling.take_all())) if is_due else (),
             now=(*self._now, *self.manager.pump()), layered=tuple(self._layered),
             loads=tuple(self._loads), resets=tuple(self._resets), is_idle=is_idle,
-            timed=self.gate.step_planned(n_tokens, n_prefill, pairs),
+            # what a step takes that waits for layers says little of computing
+            timed=0 if self._layered else self.gate.step_planned(n_tokens, n_prefill, pairs),
         )  # fmt: skip
         self._before, self._now, self._layered, self._loads, self._resets = [], [], [], [], []
         return plan

@@ -1,11 +1,11 @@
-"""How a hit is loaded: before its request runs, or under the forward that uses it. Pure."""
+"""How a hit can be loaded: before its request runs, or under the forward that uses it. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tenuto.connectors.session.setup import Setup
-from tenuto.manager import Hit
+from tenuto.manager import Hit, Offer, n_leaving
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +18,17 @@ class Situation:
     n_others: int
 
 
-def is_layered(setup: Setup, now: Situation) -> bool:
-    """Whether it is loaded layer by layer: as set, or, with "auto", when no other request would wait for its layers.
+def n_layerable(setup: Setup, hit: Hit, offer: Offer) -> int:
+    """How many blocks of a hit, from the first on, can be loaded layer by layer, so that a token is left to compute.
 
-    Something must be left to compute. Where the engine plans ahead it hears of failures too late, so that nothing may
-    fail: the bytes are in host memory, verified.
+    Where the engine plans ahead it hears of failures too late, so that nothing may fail: the bytes are in host memory,
+    verified.
     """
-    mode = setup.config.runtime.onboard
-    if mode == "async" or (mode == "auto" and now.n_others):
-        return False
-    end = (now.hit.start + now.hit.n_blocks) * setup.layout.block_tokens
-    is_safe = not setup.is_async_scheduled or all(span.place == "host" for span in now.hit.spans)
-    return is_safe and end < now.n_tokens
+    if setup.config.runtime.onboard == "async":
+        return 0
+    n_safe = 0
+    for span in hit.spans:
+        if setup.is_async_scheduled and span.place != "host":
+            break
+        n_safe += len(span.keys)
+    return min(n_safe, n_leaving(offer))

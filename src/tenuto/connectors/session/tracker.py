@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from tenuto.manager import Hit
+from tenuto.manager import Choice, Hit
 from tenuto.tokens import BlockHash, ExtraKeys, HashChain
 from tenuto.transfers.plan import PageRun
 
@@ -108,10 +108,11 @@ class RequestTracker:
         hit = self.hit
         return 0 if hit is None else (hit.start + hit.n_blocks) * self.chain.block_tokens - self.hit_at
 
-    def trim_hit(self, n_blocks: int) -> None:
-        """Give back all but the first `n_blocks` blocks of the hit: they are computed."""
-        hit = self.hit
+    def trim_hit(self, chosen: Choice) -> None:
+        """Give back all but the blocks of the hit that are to be loaded: they are computed."""
+        hit, n_blocks = self.hit, chosen.n_blocks
         assert hit is not None
+        self.is_layered = chosen.is_layered
         if n_blocks >= hit.n_blocks:
             return
         if n_blocks:

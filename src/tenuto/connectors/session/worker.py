@@ -30,6 +30,8 @@ from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockKey
 from tenuto.traces import TraceFile
 from tenuto.transfers.engine import TransferEngine
+from tenuto.transfers.lanes import LANDED
+from tenuto.transfers.layered import LayeredGathers
 from tenuto.transfers.movers import Movers
 from tenuto.transfers.plan import Transfer, TransferResult, all_fail
 
@@ -77,6 +79,7 @@ class Worker:
         self._engine: TransferEngine | None = None
         self._movers: Movers | None = None
         self._layered: LayeredWork | None = None
+        self._gathers: LayeredGathers | None = None
         self._gpu: torch.device | None = None
         self._loads: dict[int, _Load] = {}  # by transfer
         self._pages: dict[int, tuple[PageRun, ...]] = {}  # by transfer
@@ -123,6 +126,8 @@ class Worker:
         self._gpu = paged.device if driver is not None else None
         self._store, self._poller, self._arena, self._movers, self._engine = store, poller, arena, movers, engine
         self._layered = layered
+        if setup.config.runtime.save == "layers":
+            self._gathers = LayeredGathers(device, layout)
         logger.info(
             "tenuto: host tier: %d blocks of %d tokens (%d in all), %.1f MiB each",
             self._n_host_slots, layout.block_tokens, self._n_host_slots * layout.block_tokens,
@@ -147,6 +152,8 @@ class Worker:
         if plan.before_forward:
             engine.submit(plan.before_forward)
         engine.settle()
+        if self._gathers is not None:
+            self._gathers.begin(plan.after_forward)
 
     def begin_step(self, plan: StepPlan) -> None:
         """Start what does not depend on this step's computing."""
@@ -180,14 +187,20 @@ class Worker:
         for layer in range(self.setup.layout.n_layers):
             self.load_layer(layer)
 
+    def store_layer(self, layer: int) -> None:
+        """This layer is queued for the whole step, and those before it: what it fills may be copied."""
+        if self._gathers is not None:
+            self._gathers.store_layer(layer)
+
     def end_forward(self, plan: StepPlan) -> None:
         """Start what reads this step's results. The engine may go on: what it queues next waits in `before_forward`."""
         self._owed = ()
         after = plan.after_forward
+        queued, copying = ({}, LANDED) if self._gathers is None else self._gathers.end()
         if plan.layered:
-            after = self._needed_layers().end(after)
+            after = self._needed_layers().end(after, copying)
         if after:
-            self._running_engine().submit(after)
+            self._running_engine().submit(after, queued)
 
     def poll(self) -> LoadNews:
         """What has ended since the last call."""
@@ -229,6 +242,8 @@ class Worker:
         if self._engine is None:
             return
         engine, self._engine = self._engine, None
+        if self._gathers is not None:
+            self._gathers.drop()
         timeout_s = self.setup.config.runtime.shutdown_timeout_s
         ends = [engine.close] if self._layered is None else [self._layered.close, engine.close]
         with ExitStack() as closing:  # also after a Ctrl-C while it waits

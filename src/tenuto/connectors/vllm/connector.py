@@ -148,13 +148,11 @@ class TenutoConnector(KVConnectorBase_V1):
             self.worker.load_layer(number)
 
     def save_kv_layer(
-        self,
-        layer_name: str,
-        kv_layer: torch.Tensor,
-        attn_metadata: AttentionMetadata,
-        **kwargs: Any,
-    ) -> None:
-        """Stores start after the forward."""
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any  # noqa: ARG002
+    ) -> None:  # fmt: skip
+        """Copy what this step fills of the layer, while later ones compute."""
+        if (number := self._layer_numbers.get(layer_name)) is not None:
+            self.worker.store_layer(number)
 
     def wait_for_save(self) -> None:
         """Copy what this step filled into host memory."""
