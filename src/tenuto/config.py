@@ -69,7 +69,7 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stripes: Folders = ()
     """Further folders, one a disk, that blocks are striped over beside `path`, with the runtime "striped". On the
     command line with commas between them."""
-    io_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+    io_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
     """Persistent threads that read and write extents; of stripes, for each folder."""
     file_bytes: Size = "1 GiB"
     """Size of one pool file, at most a sixteenth of the capacity; files are added as they are needed."""

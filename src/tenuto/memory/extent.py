@@ -73,7 +73,8 @@ class ExtentCodec:
         """
         n_heads = self.layout.n_heads
         runs = slice(layers[0] * n_heads, layers[1] * n_heads)
-        stored = self._sums.unpack_from(buffer, self.layout.sums_offset)[runs]
+        n_runs = runs.stop - runs.start
+        stored = struct.unpack_from(f"<{n_runs}Q", buffer, self.layout.sums_offset + _SUM.size * runs.start)
         found = _sums_of(buffer, self._runs[runs])
         if found != stored:
             index = next(index for index, pair in enumerate(zip(found, stored, strict=True)) if pair[0] != pair[1])

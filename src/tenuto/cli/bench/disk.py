@@ -40,7 +40,7 @@ class DiskSizes:
     n_rounds: int = 15
     n_uring_rounds: int = 3
     batch: int = 64
-    n_threads: int = Disk().io_threads
+    n_threads: int = 8
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ def measure_disk(folder: Path, sizes: DiskSizes, bar: Bar) -> Figures:
     """Medians over the rounds of our rate over fio's in the same round, and of the rates themselves.
 
     fio: one job, libaio, 1 MiB, queue depth 8, O_DIRECT, sequential writes and random reads of one file. Ours:
-    `DiskStore` as in production, with its default number of threads: new blocks into slots that held others
+    `DiskStore` as in production, with as many threads as fio's queue is deep: new blocks into slots that held others
     (manifest, header and sums included), then every block in random order, each verified. Both files are written
     before the first round. A round is fio's write, ours, fio's read, ours; every other round we go first, so that
     neither always has a rested disk. io_uring's rates, where fio has it, come from a few rounds at the end, for

@@ -22,12 +22,18 @@ from tenuto.transfers.plan import BlockFailure, TransferResult, all_fail
 
 logger = logging.getLogger(__name__)
 
+_AT_ONCE = 2
+"""Layers that threads have in hand: while one is read, the next is queued behind it. More would only crowd the engine's
+thread out of the interpreter."""
+
 
 @dataclass(slots=True, eq=False)
 class _Load:
     """One plan on its way. A block that has failed is left out of later layers."""
 
     plan: LoadPlan
+    items: list[SlotIO]
+    """Its blocks for the store that they are read from; none where they are in host memory."""
     failures: Failures = field(default_factory=dict[int, BlockFailure])
 
     def alive(self) -> list[int]:
@@ -95,7 +101,7 @@ class LayeredLoads:
         self._results: list[TransferResult] = []
         self.n_reads = 0
         """Calls of the store so far."""
-        self._threads = Threads("layers", lookahead + 1, self._take)
+        self._threads = Threads("layers", min(_AT_ONCE, lookahead + 1), self._take)
 
     # -- the engine's thread ------------------------------------------------------------------------
 
@@ -104,7 +110,7 @@ class LayeredLoads:
         if not plans:
             return
         parts = self._parts
-        loads = [_Load(plan) for plan in plans]
+        loads = [_Load(plan, _items(parts, plan)) for plan in plans]
         for load in loads:
             if load.plan.read is None:
                 load.fail(parts.wrong_headers(load.plan.load, load.plan.load.sources, load.alive()))
@@ -215,6 +221,7 @@ class LayeredLoads:
         finally:
             with self._threads.changed:
                 step.layers[layer] = landing
+                step.is_open = True  # not before: the first layer would wait for the interpreter behind the next ones
                 step.n_moving -= 1
                 self._threads.changed.notify_all()
 
@@ -224,7 +231,7 @@ class LayeredLoads:
         with self._threads.changed:
             for load in step.loads:
                 if (read := load.plan.read) is not None and (indices := load.alive()):
-                    items = self._parts.items(read, read.sources, read.targets, indices)
+                    items = [load.items[index] for index in indices]
                     by_volume.setdefault(read.volume, []).append((load, indices, items))
         for volume, parts in by_volume.items():
             items = list(itertools.chain.from_iterable(items for _, _, items in parts))
@@ -237,9 +244,6 @@ class LayeredLoads:
                 for load, indices, its in parts:
                     load.fail(at_indices(failures, indices, at))
                     at += len(its)
-        with self._threads.changed:
-            step.is_open = True
-            self._threads.changed.notify_all()
 
     @contextmanager
     def _reading(self, step: _Step) -> Generator[None]:
@@ -288,3 +292,8 @@ class LayeredLoads:
         with self._threads.changed:
             self._results += results
             self._steps.remove(step)
+
+
+def _items(parts: Parts, plan: LoadPlan) -> list[SlotIO]:
+    read = plan.read
+    return [] if read is None else parts.items(read, read.sources, read.targets, range(len(read.keys)))

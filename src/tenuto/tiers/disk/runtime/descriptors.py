@@ -96,8 +96,10 @@ class Descriptors:
     def _spare(self) -> list[int]:
         """What is too much, taken out; the lock is held."""
         n_spare = len(self._open) - self._max_open
-        idle = [number for number, found in self._open.items() if not found.n_users][: max(0, n_spare)]
-        return [self._open.pop(number).fd for number in idle] if idle else []
+        if n_spare <= 0:
+            return []
+        idle = [number for number, found in self._open.items() if not found.n_users][:n_spare]
+        return [self._open.pop(number).fd for number in idle]
 
     def _close(self, fds: list[int]) -> None:
         for fd in fds:

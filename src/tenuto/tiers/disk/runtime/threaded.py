@@ -26,6 +26,9 @@ from tenuto.tiers.disk.runtime.device import Device, Span
 from tenuto.tiers.disk.runtime.striping import Piece, Striping
 from tenuto.tiers.disk.runtime.threads import IoThreads, Job
 
+_JOB_BYTES = 1 << 20
+"""Smaller pieces are read several by a thread before it asks for more."""
+
 
 class ThreadedRuntime:
     """See `StorageRuntime`. Reads go before writes that wait for the same disk."""
@@ -35,6 +38,7 @@ class ThreadedRuntime:
         self.devices = tuple(devices)
         """The disks, in the order of the stripes. A test may put others in their place, that pass on to them."""
         self._striping = striping
+        self._n_threads = n_threads
         self._lanes: list[IoThreads] = []
         with ExitStack() as undo:  # where the system gives no further thread
             for number, device in enumerate(devices):
@@ -93,7 +97,7 @@ class ThreadedRuntime:
     def submit(self, requests: Sequence[IoRequest], stream: object = None) -> Submission:
         """See `StorageRuntime`."""
         submission = self._books.admit(requests, stream)
-        urgent: list[list[Job]] = [[] for _ in self._lanes]
+        urgent: list[list[tuple[_Item, Piece]]] = [[] for _ in self._lanes]
         normal: list[list[Job]] = [[] for _ in self._lanes]
         for index, (request, state) in enumerate(zip(requests, submission.initial, strict=True)):
             if state is not ACCEPTED:
@@ -104,13 +108,13 @@ class ThreadedRuntime:
             item.n_left = len(pieces)
             if request.op is Op.READ:
                 for piece in pieces:
-                    urgent[piece.disk].append(partial(item.read, self.devices[piece.disk], piece))
+                    urgent[piece.disk].append((item, piece))
             else:
                 first = pieces[0]
                 normal[first.disk].append(partial(self._write, item, pieces))
-        for lane, reads, writes in zip(self._lanes, urgent, normal, strict=True):
+        for lane, device, reads, writes in zip(self._lanes, self.devices, urgent, normal, strict=True):
             if reads:
-                lane.put(reads, is_urgent=True)
+                lane.put(self._jobs(device, reads), is_urgent=True)
             if writes:
                 lane.put(writes, is_urgent=False)
         return submission
@@ -133,6 +137,12 @@ class ThreadedRuntime:
             for device in self.devices:
                 device.close()
 
+    def _jobs(self, device: Device, reads: Sequence[tuple[_Item, Piece]]) -> list[Job]:
+        """For each thread some, and for each of them some pieces in a row."""
+        largest = max(sum(n_bytes for _, n_bytes in piece.parts) for _, piece in reads)
+        n = max(1, min(_JOB_BYTES // largest, len(reads) // (2 * self._n_threads)))
+        return [partial(_read, device, reads[at : at + n]) for at in range(0, len(reads), n)]
+
     def _write(self, item: _Item, pieces: Sequence[Piece]) -> None:
         """The item's work, then all disks at once, this thread's own among them."""
         if not item.prepare(len(pieces)):
@@ -143,6 +153,11 @@ class ThreadedRuntime:
 
     def __repr__(self) -> str:
         return f"<ThreadedRuntime {self.caps.name}: {len(self.devices)} disks>"
+
+
+def _read(device: Device, reads: Sequence[tuple[_Item, Piece]]) -> None:
+    for item, piece in reads:
+        item.read(device, piece)
 
 
 def _attach(devices: Sequence[Device], region: Region) -> None:
