@@ -15,7 +15,6 @@ from tenuto.cli.bench.fio import find_fio, run_fio
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Figures
 from tenuto.cli.bench.workfolder import work_folder
-from tenuto.config import Disk
 from tenuto.errors import ConfigError, TenutoError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec

@@ -114,7 +114,7 @@ class ThreadedRuntime:
                 normal[first.disk].append(partial(self._write, item, pieces))
         for lane, device, reads, writes in zip(self._lanes, self.devices, urgent, normal, strict=True):
             if reads:
-                lane.put(self._jobs(device, reads), is_urgent=True)
+                lane.put(_jobs(device, reads, self._n_threads), is_urgent=True)
             if writes:
                 lane.put(writes, is_urgent=False)
         return submission
@@ -137,12 +137,6 @@ class ThreadedRuntime:
             for device in self.devices:
                 device.close()
 
-    def _jobs(self, device: Device, reads: Sequence[tuple[_Item, Piece]]) -> list[Job]:
-        """For each thread some, and for each of them some pieces in a row."""
-        largest = max(sum(n_bytes for _, n_bytes in piece.parts) for _, piece in reads)
-        n = max(1, min(_JOB_BYTES // largest, len(reads) // (2 * self._n_threads)))
-        return [partial(_read, device, reads[at : at + n]) for at in range(0, len(reads), n)]
-
     def _write(self, item: _Item, pieces: Sequence[Piece]) -> None:
         """The item's work, then all disks at once, this thread's own among them."""
         if not item.prepare(len(pieces)):
@@ -153,6 +147,13 @@ class ThreadedRuntime:
 
     def __repr__(self) -> str:
         return f"<ThreadedRuntime {self.caps.name}: {len(self.devices)} disks>"
+
+
+def _jobs(device: Device, reads: Sequence[tuple[_Item, Piece]], n_threads: int) -> list[Job]:
+    """Some for each thread, each of a few small pieces in a row."""
+    largest = max(sum(n_bytes for _, n_bytes in piece.parts) for _, piece in reads)
+    n = max(1, min(_JOB_BYTES // largest, len(reads) // (2 * n_threads)))
+    return [partial(_read, device, reads[at : at + n]) for at in range(0, len(reads), n)]
 
 
 def _read(device: Device, reads: Sequence[tuple[_Item, Piece]]) -> None:
