@@ -84,12 +84,14 @@ def test_a_result_is_kept_under_a_name_without_the_host(tmp_path, capsys):
     assert main(["bench", "hash", "--quick", "--json", "--out", str(tmp_path / "new")]) == 0
     (kept,) = (tmp_path / "new").iterdir()
     assert kept.name.startswith("hash-")
+    assert kept.name.endswith("-quick.json")  # what was not measured replaces no result
     assert os.uname().nodename not in kept.name
     assert json.loads(kept.read_text()) == json.loads(capsys.readouterr().out)
 
 
-def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_gives_one_line_before_anything_is_measured(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").touch()
+    monkeypatch.setitem(command.BENCHES, "hash", None)
     assert main(["bench", "hash", "--quick", "--json", "--out", str(tmp_path / "file")]) == 1
     (line,) = lines_of(capsys)
     assert line.startswith("tenuto bench: --out: can't write")

@@ -296,6 +296,12 @@ def test_a_read_only_file_system_is_read_even_where_an_engine_was_killed(open_di
         subprocess.run(["umount", "-l", mount], check=True)
 
 
+def make_rank(path):
+    path.mkdir()
+    for name in ("lock", "manifest.sqlite", "pool-00000.kv"):
+        (path / name).touch()
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -303,6 +309,7 @@ def test_a_read_only_file_system_is_read_even_where_an_engine_was_killed(open_di
         (lambda path: path.touch(), "can't look into"),
         (lambda path: path.mkdir(), "is empty"),
         (lambda path: (path / "models").mkdir(parents=True), "is no disk root of tenuto"),
+        (make_rank, "is one rank's part"),
     ],
 )
 def test_what_is_no_root_is_one_line(tmp_path, capsys, make, words):

@@ -113,6 +113,8 @@ def test_a_window_cuts_and_keeps_the_axis_of_the_whole():
 def test_the_hidden_share_is_a_line():
     assert hidden_line(SPANS, (100.0, 100.01)) == "50% of the time in which loads run is hidden under computing."
     assert hidden_line(SPANS[1:], (100.0, 100.01)) == "No load takes any time."
+    bare = [span for span in SPANS if span.name != "compute"]
+    assert hidden_line(bare, (100.0, 100.01)) == "It has no spans of computing to tell what is hidden."
 
 
 def test_what_is_too_narrow_to_be_told_apart_is_one_box():

@@ -157,3 +157,10 @@ def test_the_log_line_has_the_interval_in_tokens(stats):
 
 def test_an_interval_without_requests_has_a_rate_of_zero(stats):
     assert stats.TenutoStats.received(None).reduce()["hit rate (%)"] == 0.0
+
+
+def test_what_was_asked_for_in_the_interval_before_makes_no_rate_above_the_whole(stats):
+    recorder, _, feed = make_feed(stats)
+    recorder.add(metrics.ASKED_TOKENS, 100)
+    recorder.add(metrics.LOADED_TOKENS, 160, "host")
+    assert feed.take(is_busy=False).reduce()["hit rate (%)"] == 100.0

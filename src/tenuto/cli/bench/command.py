@@ -12,7 +12,7 @@ from pathlib import Path
 from tenuto.cli.bench.engines.options import EngineOptions, add_engine_options, as_arguments, read_engine_options
 from tenuto.cli.bench.measured import Measured
 from tenuto.cli.bench.progress import Bar
-from tenuto.cli.bench.result import Result, describe_machine, describe_versions, today
+from tenuto.cli.bench.result import Result, check_out, describe_machine, describe_versions, today
 from tenuto.cli.bench.show import plain_text, show
 from tenuto.cli.folders import chosen_folder
 from tenuto.errors import ConfigError
@@ -228,6 +228,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"tenuto bench: no bench is named {args.name!r}; there are {', '.join(BENCHES)}", file=sys.stderr)
         return EXIT_USAGE
     engines = read_engine_options(args)
+    if args.out is not None:
+        check_out(args.out)
     console = errors = None
     if find_spec("rich") is not None:
         from rich.console import Console
@@ -253,6 +255,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(plain_text(result, targets))
     if args.out is not None:
-        path = result.save(args.out, measured.picture)
+        path = result.save(args.out, measured.picture, is_quick=args.quick)
         print(f"kept as {path}", file=sys.stderr)
     return 0

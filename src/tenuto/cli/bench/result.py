@@ -10,6 +10,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from tenuto import __version__
@@ -62,12 +63,12 @@ class Result:
             del said["details"]
         return _NUMBERS.sub(lambda found: " ".join(found[0].split()), json.dumps(said, indent=2))
 
-    def save(self, folder: Path, picture: str = "") -> Path:
-        """Keep it as NAME-HOST.json, and a picture as NAME-HOST.svg; the former.
+    def save(self, folder: Path, picture: str = "", *, is_quick: bool = False) -> Path:
+        """Keep it as NAME-HOST.json, and a picture as NAME-HOST.svg; the former. One that is quick is named so.
 
         Raises `ConfigError` when that can't be written.
         """
-        path = folder / f"{self.name}-{self.machine.slug}.json"
+        path = folder / f"{self.name}-{self.machine.slug}{'-quick' if is_quick else ''}.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(self.as_json() + "\n")
@@ -76,6 +77,16 @@ class Result:
         except OSError as error:
             raise ConfigError(f"--out: can't write {path} ({error.strerror}); give another folder") from None
         return path
+
+
+def check_out(folder: Path) -> None:
+    """Make the folder for results. Raises `ConfigError` where none can be written, before anything was measured."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--out: can't write to {folder} ({error.strerror}); give another folder") from None
 
 
 def describe_machine(file_system: str = "", gpu: str = "") -> Machine:

@@ -123,8 +123,9 @@ def survey(folder: Path, held: frozenset[Inode] | None) -> Root:
         raise ConfigError(
             f"DIR: can't look into {folder} ({error.strerror}); give the folder that tiers.disk.path names"
         ) from None
-    if not homes and not (folder / "lock").is_file():
-        what = "is no disk root of tenuto" if root.strays else "is empty"
+    is_rank = (folder / "manifest.sqlite").exists()
+    if not homes and (is_rank or not (folder / "lock").is_file()):
+        what = "is one rank's part" if is_rank else "is no disk root of tenuto" if root.strays else "is empty"
         raise ConfigError(f"DIR: {folder} {what}; give the folder that tiers.disk.path names")
     root.models = [_survey_model(root, home, held) for home in homes]
     return root

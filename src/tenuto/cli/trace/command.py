@@ -42,5 +42,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError(f"{path}: nothing to draw: {error}") from None
     out.write_text(picture, "utf-8")
-    print(f"{out}: {len(spans)} spans. {hidden_line(spans, window)}")
+    n_shown = sum(span.stop_s > window[0] and span.start_s < window[1] for span in spans)
+    part = "" if n_shown == len(spans) else f" of {len(spans)}"
+    print(f"{out}: {n_shown}{part} spans. {hidden_line(spans, window)}")
     return 0

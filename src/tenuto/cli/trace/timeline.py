@@ -102,6 +102,8 @@ def hidden_line(spans: Sequence[Span], window: Window) -> str:
     )
     if share is None:
         return "No load takes any time."
+    if not any(span.name == "compute" for span in spans):
+        return "It has no spans of computing to tell what is hidden."
     return f"{share:.0%} of the time in which loads run is hidden under computing."
 
 

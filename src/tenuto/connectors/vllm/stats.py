@@ -79,7 +79,8 @@ class TenutoStats(KVConnectorStats):
             "tokens in the engine": int(in_engine),
             "tokens loaded": int(loaded),
             "tokens failed": int(self._sum(metrics.FAILED_TOKENS)),
-            "hit rate (%)": round(100 * loaded / asked, 1) if asked else 0.0,
+            # loads that end now may have been asked for in the interval before
+            "hit rate (%)": round(min(100.0, 100 * loaded / asked), 1) if asked else 0.0,
             "loaded (MiB)": round(sum(moved.values()) / _MIB, 1),
             "mean load (ms)": round(1000 * sum(loads) / len(loads), 1) if loads else 0.0,
             "written to disk (MiB)": round(self._sum(metrics.TRANSFERRED_BYTES, "host_to_disk") / _MIB, 1),
