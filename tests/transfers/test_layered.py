@@ -216,6 +216,34 @@ def test_a_layer_that_does_not_come_in_time_gives_the_load_up_and_its_pages_are_
     assert not rig.device.pages.any()
 
 
+def test_what_is_being_queued_when_a_load_is_given_up_comes_before_what_the_engine_queues_next(make):
+    """Its thread may be put off right behind it: the pages go to others then, and late bytes would be theirs."""
+    rig = make(timeout_s=0.0)
+    rig.fill_host(4, BLOCKS[0])
+    loads, scatter, into_pages = rig.loads, rig.parts.device.scatter, rig.loads._into_pages
+    is_touching, has_ended = threading.Event(), threading.Event()
+
+    def held(*args):
+        is_touching.set()
+        with loads._threads.changed:
+            assert loads._threads.changed.wait_for(lambda: loads._steps[0].is_given_up, JOIN_S)
+        return scatter(*args)
+
+    def put_off(*args):
+        into_pages(*args)
+        assert has_ended.wait(JOIN_S)
+
+    rig.parts.device.scatter, loads._into_pages = held, put_off
+    rig.begin(load_of(1, BLOCKS[:1], [4], [run_of(0)]))
+    assert is_touching.wait(JOIN_S)
+    loads.load_layer(0)
+    order = list(rig.order)
+    loads.end()
+    has_ended.set()
+    assert order[:2] == [("scatter", 0), ("fence", 0)]
+    assert rig.results(loads, 1) == {1: {0: Cause.TIMEOUT}}
+
+
 def test_a_load_that_is_withdrawn_leaves_the_others_alone(make):
     slow = SlowStore(MemoryStore(None, 0))
     rig = make(slow)

@@ -209,10 +209,9 @@ class LayeredLoads:
         return None
 
     def _move(self, step: _Step, layer: int) -> None:
-        landing: Landing = LANDED
         try:
             self._read(step, layer)
-            landing = self._into_pages(step, layer)
+            self._into_pages(step, layer)
         except Exception:
             logger.exception("layer %d of a load failed", layer)
             with self._threads.changed:
@@ -220,7 +219,7 @@ class LayeredLoads:
                     load.fail(all_fail(load.alive(), Cause.IO_ERROR, "internal error"))
         finally:
             with self._threads.changed:
-                step.layers[layer] = landing
+                step.layers[layer] = step.layers[layer] or LANDED
                 step.is_open = True  # not before: the first layer would wait for the interpreter behind the next ones
                 step.n_moving -= 1
                 self._threads.changed.notify_all()
@@ -260,21 +259,23 @@ class LayeredLoads:
                 if not step.n_reading:
                     step.read_s += time.monotonic() - step.reading_since
 
-    def _into_pages(self, step: _Step, layer: int) -> Landing:
+    def _into_pages(self, step: _Step, layer: int) -> None:
         with self._threads.changed:
             if step.is_given_up:
-                return LANDED
+                return
             pairs = [
                 (load.plan.load.pages[index], load.plan.load.sources[index])
                 for load in step.loads for index in load.alive()
             ]  # fmt: skip
             step.n_touching += 1
+        landing: Landing | None = None
         try:
             runs, slots = [run for run, _ in pairs], [slot for _, slot in pairs]
-            return self._parts.device.scatter(runs, slots, step.mark, (layer, layer + 1))
+            landing = self._parts.device.scatter(runs, slots, step.mark, (layer, layer + 1))
         finally:
             with self._threads.changed:
                 step.n_touching -= 1
+                step.layers[layer] = landing  # at once: who waits until nothing is touched fences what was queued
                 self._threads.changed.notify_all()
 
     def _land(self, step: _Step) -> None:
