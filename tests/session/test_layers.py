@@ -6,10 +6,10 @@ from tenuto.config import Runtime
 from tenuto.connectors.session.layers import LayeredWork
 from tenuto.errors import Cause
 from tenuto.testing.blocks import make_blocks
+from tenuto.testing.faults import SlowStore
 from tenuto.tokens import BlockHash, BlockKey
 from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.lanes import LANDED
-from tenuto.transfers.parts import Parts
 from tenuto.transfers.plan import Route, Transfer
 from tests.transfers.test_layered import N_LAYERS, load_of, read_of
 from tests.transfers.test_layered_gathers import Flying
@@ -23,13 +23,12 @@ BLOCKS = make_blocks(6)
 class Work:
     """Over a rig, with the lanes that a worker has."""
 
-    def __init__(self, *, may_fail=True):
+    def __init__(self, *, may_fail=True, timeout_s=30.0):
         self.rig = Rig()
-        self.engine = TransferEngine(self.rig.movers, load_timeout_s=30.0, max_queued_stores=99)
-        parts = Parts(self.rig.device, self.rig.arena, self.rig.codec, self.rig.store)
-        self.layered = LayeredWork(
-            parts, self.engine, self.rig.movers.mark, Runtime(onboard="layered"), may_fail=may_fail
-        )
+        self.slow = self.rig.movers.parts.store = SlowStore(self.rig.store)
+        self.engine = TransferEngine(self.rig.movers, load_timeout_s=timeout_s, max_queued_stores=99)
+        runtime = Runtime(onboard="layered", load_timeout_s=timeout_s)
+        self.layered = LayeredWork(self.rig.movers.parts, self.engine, self.rig.movers.mark, runtime, may_fail=may_fail)
 
     def forward(self, loads, stores=(), copying=LANDED):
         self.layered.begin(loads)
@@ -127,4 +126,28 @@ def test_an_engine_that_would_hear_too_late_is_ended_rather_than_served_wrong_by
         with pytest.raises(RuntimeError, match="could not be loaded under the forward"):
             work.forward([load_of(1, BLOCKS[1:2], [4], [run_of(0)])])
     finally:
+        work.close()
+
+
+def test_behind_a_read_that_never_ends_loads_from_host_memory_still_come():
+    """The requests are answered by their deadline, so that the disk is left alone; and nobody waits for its threads."""
+    work = Work(timeout_s=0.05)
+    try:
+        for slot in (0, 1):
+            work.rig.fill_store(slot, BLOCKS[slot])
+        work.rig.fill_host(6, BLOCKS[2])
+        work.slow.hold("read")
+        for number, at in ((1, 0), (3, 1)):  # as many as there are threads
+            read = read_of(number, BLOCKS[at : at + 1], [at], [4 + at])
+            work.forward([read, load_of(number + 1, BLOCKS[at : at + 1], [4 + at], [run_of(at)], (number,))])
+            assert work.layered.take_failed_pages() == set(run_of(at).pages)
+            assert work.results(1) == {number + 1: {0: Cause.TIMEOUT}}
+        work.forward([load_of(5, BLOCKS[2:3], [6], [run_of(2)])])
+        assert work.layered.take_failed_pages() == set()
+        assert work.results(1) == {5: {}}
+        assert work.rig.on_device(run_of(2)).any()
+        work.slow.let_go()
+        assert work.results(2).keys() == {1, 3}
+    finally:
+        work.slow.let_go()
         work.close()

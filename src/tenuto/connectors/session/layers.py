@@ -20,7 +20,8 @@ _LOOK_S = 0.05
 class LayeredWork:
     """On the engine's thread: `begin`, `load_layer` for each layer, `end`; then `take_failed_pages` and `poll`.
 
-    What can't go layer by layer, as what goes straight from disk to the device, is waited for in `begin`. An engine
+    What can't go layer by layer, as what goes straight from disk to the device, is waited for in `begin`, and so is all
+    while a read that was given up has not ended. An engine
     that plans ahead hears of a failure when it has used the wrong tokens: with `may_fail` false nothing is given up,
     and `end` raises `RuntimeError` rather than have wrong bytes served.
     """
@@ -48,12 +49,14 @@ class LayeredWork:
     def begin(self, transfers: Sequence[Transfer]) -> None:
         """The loads of this step, with the reads that they wait for."""
         plans, rest = plan_loads(transfers)
+        if self._loads.is_stuck():
+            plans, rest = [], list(transfers)
         self._transfers = {transfer.id: transfer for transfer in transfers if transfer.pages}
         self._failures = {}
         self._loads.begin(plans, self._mark())
         if rest:
             self._engine.submit(rest)
-            self._wait({transfer.id for transfer in rest})
+            self._wait({transfer.id for transfer in rest if transfer.pages})  # only these have a deadline
 
     def load_layer(self, layer: int) -> None:
         """See `LayeredLoads.load_layer`."""
