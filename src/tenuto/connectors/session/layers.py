@@ -66,29 +66,22 @@ class LayeredWork:
         """The forward is queued: of what it fills, the transfers that may be started.
 
         `copying`: what is on its way out of its pages already. A block that was computed behind one that failed holds
-        wrong bytes: it fails, and the engine computes it again.
+        wrong bytes, and the engine computes it again. Which these are is not known here, since what lies between may be
+        in host memory and not of this step: where a load has failed, nothing is kept.
         """
         for load_id, failures in self._loads.end().items():
             self._failures[load_id] = tuple(failures)
         if self._failures and not self._may_fail:
             raise RuntimeError(f"blocks in host memory could not be loaded under the forward: {self._failures}")
-        wrong: set[bytes] = set()
         for load_id, indices in self._failures.items():
-            transfer = self._transfers[load_id]
-            wrong.update(key.hash for key in transfer.keys)
             for index in indices:
-                run = transfer.pages[index]
+                run = self._transfers[load_id].pages[index]
                 self._failed_pages.update(run.pages[run.first :])
-        good: list[Transfer] = []
-        cancelled: list[TransferResult] = []
-        for store in stores:
-            if wrong and _is_wrong(store, wrong):
-                cancelled.append(_cancelled(store))
-            else:
-                good.append(store)
-        if cancelled:
-            self._held.append((copying, cancelled))
-        return good
+        if not self._failures:
+            return stores
+        if stores:
+            self._held.append((copying, [_cancelled(store) for store in stores]))
+        return ()
 
     def take_failed_pages(self) -> set[int]:
         """Engine pages that were not loaded after all, since the last call."""
@@ -114,16 +107,6 @@ class LayeredWork:
                 ids.discard(result.transfer_id)
                 if result.failures and result.transfer_id in self._transfers:
                     self._failures[result.transfer_id] = tuple(result.failed)
-
-
-def _is_wrong(store: Transfer, wrong: set[bytes]) -> bool:
-    """Whether some block of it is one of `wrong`, or stands on one; these are wrong themselves."""
-    is_wrong = False
-    for key in store.keys:
-        if key.hash in wrong or key.parent in wrong:
-            wrong.add(key.hash)
-            is_wrong = True
-    return is_wrong
 
 
 def _cancelled(store: Transfer) -> TransferResult:

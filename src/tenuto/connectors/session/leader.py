@@ -199,7 +199,8 @@ class Leader:
                 has_prompt |= self.filling.note(self._track(view), progress)
             else:
                 self.filling.ignore(view.request_id)
-        is_due = has_prompt or (not is_idle and self.filling.is_due())
+        # what is computed beside loads that may fail is not held back: it is kept with its step, or never
+        is_due = has_prompt or bool(self._layered) or (not is_idle and self.filling.is_due())
         plan = StepPlan(
             before_forward=tuple(self._before),
             after_forward=tuple(self._offload(self.filling.take_all())) if is_due else (),
