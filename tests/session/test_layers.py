@@ -145,3 +145,13 @@ def test_behind_a_read_that_never_ends_loads_from_host_memory_still_come():
     finally:
         work.slow.let_go()
         work.close()
+
+
+def test_a_step_that_is_broken_off_fails_and_the_next_one_is_loaded(work):
+    for slot, block in ((5, BLOCKS[1]), (6, BLOCKS[2])):
+        work.rig.fill_host(slot, block)
+    work.layered.begin([load_of(1, BLOCKS[1:2], [5], [run_of(1)])])
+    work.layered.load_layer(0)
+    work.forward([load_of(2, BLOCKS[2:3], [6], [run_of(2)])])
+    assert work.layered.take_failed_pages() == set(run_of(1).pages)
+    assert work.results(2) == {1: {0: Cause.CANCELLED}, 2: {}}

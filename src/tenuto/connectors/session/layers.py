@@ -37,6 +37,8 @@ class LayeredWork:
             lookahead=runtime.layers_ahead,
             timeout_s=runtime.load_timeout_s if may_fail else threading.TIMEOUT_MAX,
         )
+        self._is_open = False
+        """Whether a step has begun that has not ended."""
         self._transfers: dict[int, Transfer] = {}
         """Loads into pages of this step, by id."""
         self._failures: dict[int, tuple[int, ...]] = {}
@@ -47,7 +49,10 @@ class LayeredWork:
         self._failed_pages: set[int] = set()
 
     def begin(self, transfers: Sequence[Transfer]) -> None:
-        """The loads of this step, with the reads that they wait for."""
+        """The loads of this step, with the reads that they wait for. One before it that was broken off has failed."""
+        if self._is_open:
+            self.end(())
+        self._is_open = True
         plans, rest = plan_loads(transfers)
         if self._loads.is_stuck():
             plans, rest = [], list(transfers)
@@ -69,6 +74,7 @@ class LayeredWork:
         wrong bytes, and the engine computes it again. Which these are is not known here, since what lies between may be
         in host memory and not of this step: where a load has failed, nothing is kept.
         """
+        self._is_open = False
         for load_id, failures in self._loads.end().items():
             self._failures[load_id] = tuple(failures)
         if self._failures and not self._may_fail:
