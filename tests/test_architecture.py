@@ -26,7 +26,7 @@ LINES_ALLOWED: dict[str, int] = {
     "pools/pool.py::Pool": 316,  # one lock, one set of books
 }
 METHODS_ALLOWED: dict[str, int] = {
-    "connectors/vllm/connector.py::TenutoConnector": 30,  # the engine's interface
+    "connectors/vllm/connector.py::TenutoConnector": 31,  # the engine's interface
     "manager/manager.py::BlockManager": 22,
     "pools/pool.py::Pool": 31,
 }

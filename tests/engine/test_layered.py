@@ -1,6 +1,8 @@
 """Layer by layer in a real engine: answers are those of computing, whatever is loaded under the forward, and however
 it fails."""
 
+import errno
+
 import pytest
 
 from tenuto.manager import ComputeCost
@@ -129,6 +131,54 @@ def test_a_disk_that_is_too_slow_is_given_up_and_the_answer_is_right(start):
     assert figures["failed.host_to_device.timeout"] == 7
     engine.forget()
     assert engine.ask(TOKENS)[1] == expected
+
+
+def answers(outputs):
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def fail_reads(engine):
+    """From now on; what it is set with, to end that."""
+    put_on_disk(engine)
+    files = make_faulty(engine.worker._store)
+    files.read_errno = errno.EIO
+    return files
+
+
+@pytest.mark.parametrize("n_steps", [1, 2])
+def test_pages_whose_load_failed_serve_nobody_when_their_request_is_aborted(start, n_steps):
+    """vLLM lists them before they are filled, and has this request alone compute them again, in several steps."""
+    from vllm import SamplingParams
+
+    engine = start(LAYERED, max_num_batched_tokens=128)
+    longer = [*TOKENS, *prompt(71, 100)]
+    expected = engine.ask(longer)[1]
+    files = fail_reads(engine)
+    core = engine.llm.llm_engine
+    name = core.add_request("a", {"prompt_token_ids": longer}, SamplingParams(max_tokens=4))
+    for _ in range(n_steps):
+        core.step()
+    core.abort_request([name], internal=True)
+    files.read_errno = 0
+    assert engine.ask(longer)[1] == expected
+    assert engine.settle()["failed.host_to_device.io_error"] > 0
+    put_on_disk(engine)
+    assert engine.ask(longer)[1] == expected
+
+
+def test_requests_that_share_a_load_that_fails_are_right(start):
+    """Else, where the first does not get all of a step, others would go on from what it has not computed again yet."""
+    engine = start(LAYERED, max_num_batched_tokens=256, long_prefill_token_threshold=64)
+    prompts = [[*TOKENS, *prompt(72 + number, 30)] for number in range(3)]
+    expected = [engine.ask(tokens)[1] for tokens in prompts]
+    files = fail_reads(engine)
+    assert answers(engine.generate(*prompts)) == expected
+    assert engine.settle()["failed.host_to_device.io_error"] == 8  # of the first alone
+    files.read_errno = 0
+    for forget in (engine.forget, lambda: put_on_disk(engine)):
+        forget()
+        assert answers(engine.generate(*prompts)) == expected
+        engine.settle()
 
 
 def test_auto_is_layered_for_a_request_that_is_alone_and_beside_others_where_its_load_hides(start):

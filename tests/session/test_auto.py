@@ -134,3 +134,34 @@ def test_an_engine_that_plans_ahead_gets_by_layers_what_is_in_host_memory_alone(
         auto.compute_from(View("warm", prompt(0, n_host * BLOCK)), 0)
         auto.leader.finish("warm")
     assert auto.ask(0) == expected
+
+
+def test_who_has_pages_of_a_load_by_layers_that_may_fail_waits_for_the_next_step():
+    """The engine lists these pages before they are filled; what it finds of others can be computed on at once."""
+    rig = Rig(onboard="layered", cost_gate=False)
+    rig.compute(View("first", prompt(0)))
+    view = View("a", prompt(0))
+    n = rig.leader.lookup(view, BLOCK)  # its first block is the engine's
+    rig.leader.admit("a", range(view.n_tokens // PAGE), n)
+    assert rig.leader.lookup(View("same", prompt(0)), BLOCK + PAGE) is None
+    assert rig.leader.lookup(View("same", prompt(0), salt="s"), BLOCK + PAGE) is None  # the engine says it has them
+    assert rig.leader.lookup(View("before", prompt(0)), BLOCK) is not None
+    assert rig.leader.lookup(View("other", prompt(9)), BLOCK + PAGE) is not None
+    progress = Progress("a", range(100, 100 + view.n_tokens // PAGE), True, view.n_tokens, view.n_tokens - n - BLOCK)
+    rig.leader.plan_step([(view, progress)], is_idle=False)
+    assert rig.leader.lookup(View("same", prompt(0)), BLOCK + PAGE) is not None
+    rig.leader.finish("a")  # aborted before it was heard what failed
+    last = 100 + view.n_tokens // PAGE
+    assert rig.leader.unproven.standing_on({105, 7}) == {7, *range(105, last)}
+    rig.leader.plan_step([], is_idle=True)
+    assert rig.leader.unproven.standing_on({105, 7}) == {105, 7}
+
+
+def test_nobody_waits_where_nothing_can_fail():
+    rig = Rig(onboard="layered", cost_gate=False, is_async_scheduled=True)
+    rig.compute(View("first", prompt(0)))
+    view = View("a", prompt(0))
+    n = rig.leader.lookup(view, 0)
+    assert rig.leader.is_layered("a")
+    rig.leader.admit("a", range(view.n_tokens // PAGE), n)
+    assert rig.leader.lookup(View("same", prompt(0)), PAGE) is not None

@@ -110,3 +110,18 @@ def test_generated_blocks_are_left_alone_when_they_are_not_to_be_kept():
     step(rig, (view, Progress("a", (), False, 3 * BLOCK)))
     rig.leader.finish("a")
     assert step(rig).before_forward == ()
+
+
+def test_what_is_computed_beside_a_load_by_layers_is_not_held_back():
+    """If that fails, the pages hold wrong bytes until the engine has computed them again, or for ever."""
+    rig = Rig(n_host=4 * MANY, onboard="layered", cost_gate=False)
+    rig.compute(View("first", list(PROMPT)))
+    view = View("a", [*PROMPT, *[7] * (BLOCK + 1)], n_prompt=BLOCK)  # resumed: most of it was generated
+    n = rig.leader.lookup(view, 0)
+    assert rig.leader.is_layered("a")
+    rig.leader.admit("a", PAGES, n)
+    rig.leader._trackers["a"].n_stored = 2
+    plan = rig.leader.plan_step([(view, Progress("a", PAGES, True, 3 * BLOCK, 3 * BLOCK - n))], is_idle=False)
+    assert plan.layered
+    assert staged(plan.after_forward) == GENERATED
+    assert rig.leader.filling.end("a") == []

@@ -210,10 +210,76 @@ def test_a_layer_that_does_not_come_in_time_gives_the_load_up_and_its_pages_are_
     rig.device.clear()
     rig.load_all()
     assert {index: failure.cause for index, failure in rig.loads.end()[2].items()} == {0: Cause.TIMEOUT}
-    assert rig.loads.poll() == []  # its host slot is still being written
+    assert [result.transfer_id for result in rig.loads.poll()] == [2]  # its host slot is still being written
+    assert rig.loads.is_stuck()
+    assert rig.loads.n_pending() == 1
     slow.let_go()
-    assert rig.results(rig.loads, 2) == {1: {0: Cause.TIMEOUT}, 2: {0: Cause.TIMEOUT}}
+    assert rig.results(rig.loads, 1) == {1: {0: Cause.TIMEOUT}}
+    assert not rig.loads.is_stuck()
     assert not rig.device.pages.any()
+
+
+@pytest.mark.parametrize("asked", [[], [0]])
+def test_a_load_that_is_given_up_twice_is_answered_once(make, asked):
+    slow = SlowStore(MemoryStore(None, 0))
+    rig = make(slow, timeout_s=0.0)
+    slow.store = rig.memory
+    rig.fill_store(0, BLOCKS[0])
+    slow.hold("read")
+    rig.begin(read_of(1, BLOCKS[:1], [0], [2]), load_of(2, BLOCKS[:1], [2], [run_of(0)], after=(1,)))
+    slow.wait_blocked("read")
+    for layer in asked:  # and then no more
+        rig.loads.load_layer(layer)
+    cause = Cause.TIMEOUT if asked else Cause.CANCELLED
+    assert {index: failure.cause for index, failure in rig.loads.end()[2].items()} == {0: cause}
+    slow.let_go()
+    assert rig.results(rig.loads, 2) == {1: {0: cause}, 2: {0: cause}}
+
+
+def test_reads_that_are_made_together_share_the_time_they_took(make):
+    rig = make()
+    for slot in range(4):
+        rig.fill_store(slot, BLOCKS[slot])
+    rig.begin(
+        read_of(1, BLOCKS[:3], [0, 1, 2], [4, 5, 6]), load_of(2, BLOCKS[:3], [4, 5, 6], [run_of(0)] * 3, after=(1,)),
+        read_of(3, BLOCKS[3:4], [3], [7]), load_of(4, BLOCKS[3:4], [7], [run_of(1)], after=(3,)),
+    )  # fmt: skip
+    step = rig.loads._now
+    rig.load_all()
+    assert rig.loads.end() == {}
+    with rig.loads._threads.changed:
+        assert rig.loads._threads.changed.wait_for(lambda: len(rig.loads._results) == 4, JOIN_S)
+    seconds = {result.transfer_id: result.seconds for result in rig.loads.poll()}
+    assert seconds[1] == pytest.approx(3 * seconds[3])
+    assert seconds[1] + seconds[3] == pytest.approx(step.read_s)
+
+
+def test_what_is_being_queued_when_a_load_is_given_up_comes_before_what_the_engine_queues_next(make):
+    """Its thread may be put off right behind it: the pages go to others then, and late bytes would be theirs."""
+    rig = make(timeout_s=0.0)
+    rig.fill_host(4, BLOCKS[0])
+    loads, scatter, into_pages = rig.loads, rig.parts.device.scatter, rig.loads._into_pages
+    is_touching, has_ended = threading.Event(), threading.Event()
+
+    def held(*args):
+        is_touching.set()
+        with loads._threads.changed:
+            assert loads._threads.changed.wait_for(lambda: loads._steps[0].is_given_up, JOIN_S)
+        return scatter(*args)
+
+    def put_off(*args):
+        into_pages(*args)
+        assert has_ended.wait(JOIN_S)
+
+    rig.parts.device.scatter, loads._into_pages = held, put_off
+    rig.begin(load_of(1, BLOCKS[:1], [4], [run_of(0)]))
+    assert is_touching.wait(JOIN_S)
+    loads.load_layer(0)
+    order = list(rig.order)
+    loads.end()
+    has_ended.set()
+    assert order[:2] == [("scatter", 0), ("fence", 0)]
+    assert rig.results(loads, 1) == {1: {0: Cause.TIMEOUT}}
 
 
 def test_a_load_that_is_withdrawn_leaves_the_others_alone(make):

@@ -20,7 +20,8 @@ _LOOK_S = 0.05
 class LayeredWork:
     """On the engine's thread: `begin`, `load_layer` for each layer, `end`; then `take_failed_pages` and `poll`.
 
-    What can't go layer by layer, as what goes straight from disk to the device, is waited for in `begin`. An engine
+    What can't go layer by layer, as what goes straight from disk to the device, is waited for in `begin`, and so is all
+    while a read that was given up has not ended. An engine
     that plans ahead hears of a failure when it has used the wrong tokens: with `may_fail` false nothing is given up,
     and `end` raises `RuntimeError` rather than have wrong bytes served.
     """
@@ -36,6 +37,8 @@ class LayeredWork:
             lookahead=runtime.layers_ahead,
             timeout_s=runtime.load_timeout_s if may_fail else threading.TIMEOUT_MAX,
         )
+        self._is_open = False
+        """Whether a step has begun that has not ended."""
         self._transfers: dict[int, Transfer] = {}
         """Loads into pages of this step, by id."""
         self._failures: dict[int, tuple[int, ...]] = {}
@@ -46,14 +49,19 @@ class LayeredWork:
         self._failed_pages: set[int] = set()
 
     def begin(self, transfers: Sequence[Transfer]) -> None:
-        """The loads of this step, with the reads that they wait for."""
+        """The loads of this step, with the reads that they wait for. One before it that was broken off has failed."""
+        if self._is_open:
+            self.end(())
+        self._is_open = True
         plans, rest = plan_loads(transfers)
+        if self._loads.is_stuck():
+            plans, rest = [], list(transfers)
         self._transfers = {transfer.id: transfer for transfer in transfers if transfer.pages}
         self._failures = {}
         self._loads.begin(plans, self._mark())
         if rest:
             self._engine.submit(rest)
-            self._wait({transfer.id for transfer in rest})
+            self._wait({transfer.id for transfer in rest if transfer.pages})  # only these have a deadline
 
     def load_layer(self, layer: int) -> None:
         """See `LayeredLoads.load_layer`."""
@@ -63,29 +71,23 @@ class LayeredWork:
         """The forward is queued: of what it fills, the transfers that may be started.
 
         `copying`: what is on its way out of its pages already. A block that was computed behind one that failed holds
-        wrong bytes: it fails, and the engine computes it again.
+        wrong bytes, and the engine computes it again. Which these are is not known here, since what lies between may be
+        in host memory and not of this step: where a load has failed, nothing is kept.
         """
+        self._is_open = False
         for load_id, failures in self._loads.end().items():
             self._failures[load_id] = tuple(failures)
         if self._failures and not self._may_fail:
             raise RuntimeError(f"blocks in host memory could not be loaded under the forward: {self._failures}")
-        wrong: set[bytes] = set()
         for load_id, indices in self._failures.items():
-            transfer = self._transfers[load_id]
-            wrong.update(key.hash for key in transfer.keys)
             for index in indices:
-                run = transfer.pages[index]
+                run = self._transfers[load_id].pages[index]
                 self._failed_pages.update(run.pages[run.first :])
-        good: list[Transfer] = []
-        cancelled: list[TransferResult] = []
-        for store in stores:
-            if wrong and _is_wrong(store, wrong):
-                cancelled.append(_cancelled(store))
-            else:
-                good.append(store)
-        if cancelled:
-            self._held.append((copying, cancelled))
-        return good
+        if not self._failures:
+            return stores
+        if stores:
+            self._held.append((copying, [_cancelled(store) for store in stores]))
+        return ()
 
     def take_failed_pages(self) -> set[int]:
         """Engine pages that were not loaded after all, since the last call."""
@@ -111,16 +113,6 @@ class LayeredWork:
                 ids.discard(result.transfer_id)
                 if result.failures and result.transfer_id in self._transfers:
                     self._failures[result.transfer_id] = tuple(result.failed)
-
-
-def _is_wrong(store: Transfer, wrong: set[bytes]) -> bool:
-    """Whether some block of it is one of `wrong`, or stands on one; these are wrong themselves."""
-    is_wrong = False
-    for key in store.keys:
-        if key.hash in wrong or key.parent in wrong:
-            wrong.add(key.hash)
-            is_wrong = True
-    return is_wrong
 
 
 def _cancelled(store: Transfer) -> TransferResult:

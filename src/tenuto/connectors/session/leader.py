@@ -12,12 +12,12 @@ from tenuto.connectors.session.filling import Filling
 from tenuto.connectors.session.health import DiskHealth
 from tenuto.connectors.session.loads import Loads
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
-from tenuto.connectors.session.onboarding import Situation
+from tenuto.connectors.session.onboarding import Situation, Unproven
 from tenuto.connectors.session.ranks import Ranks, refuse_others
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
 from tenuto.manager import BlockManager, Filled, Limits, Miss, Pending, n_pairs
-from tenuto.metrics import ASKED_TOKENS, ENGINE_TOKENS, GATED_TOKENS, LOOKUP_SECONDS, REQUESTS, Recorder, series
+from tenuto.metrics import LOOKUP_SECONDS, REQUESTS, Recorder, series
 from tenuto.pools import Pool
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import HashChain
@@ -48,6 +48,7 @@ class Leader:
         self._before: list[Transfer] = []  # out of pages that the engine gives to others
         self._now: list[Transfer] = []
         self._layered: list[Transfer] = []
+        self.unproven = Unproven(setup)
         self._loads: list[tuple[str, frozenset[int]]] = []
         self.gate = CostGate(setup, self.recorder, clock)
         """Wants to be told when the result of each step has come."""
@@ -56,7 +57,6 @@ class Leader:
         self._is_connected = False
         """Whether it was heard what is on disk; before, its slots must not be used."""
         self._ranks = Ranks(setup.world_size, setup.config.tiers.disk.poll_s, clock)
-        self._has_hit = False
 
     # -- start --------------------------------------------------------------------------------------
 
@@ -92,6 +92,8 @@ class Leader:
 
         May be asked any number of times; a hit stays leased until it is admitted or the request ends.
         """
+        if self.unproven.is_shared(view, n_computed):
+            return None
         if not (view.is_cacheable and view.may_read):
             return 0
         tracker = self._track(view)
@@ -140,13 +142,7 @@ class Leader:
         tracker = self._trackers.get(request_id)
         if tracker is None:
             return
-        if tracker.asked_at is not None:  # not so when called again after a load
-            self.recorder.add(ASKED_TOKENS, tracker.view.n_tokens)
-            self.recorder.add(ENGINE_TOKENS, tracker.asked_at)
-            for tier, n in tracker.gated.items():
-                self.recorder.add(GATED_TOKENS, n, tier)
-            tracker.asked_at = tracker.refused_at = None
-            tracker.gated.clear()
+        self._loading.asked(tracker)
         if tracker.hit is None:
             return
         if n_external == 0:
@@ -160,12 +156,13 @@ class Leader:
         skipped = tracker.hit_at - hit.start * setup.layout.block_tokens
         runs = tracker.runs(hit.start, hit.start + hit.n_blocks, skipped // setup.page_tokens)
         onboard = self.manager.onboard(hit, runs)
-        (self._layered if tracker.is_layered else self._now).extend(onboard.transfers)
-        if not tracker.is_layered:
+        if tracker.is_layered:
+            self._layered.extend(onboard.transfers)
+            self.unproven.begin(tracker)
+        else:
+            self._now.extend(onboard.transfers)
             self._loads.append((request_id, onboard.awaited))
-        self._loading.begin(request_id, hit, tracker.hit_at, onboard, is_layered=tracker.is_layered)
-        if not self._has_hit:
-            self._has_hit = True
+        if self._loading.begin(request_id, hit, tracker.hit_at, onboard, is_layered=tracker.is_layered):
             logger.info("tenuto: the first hit: %d of %d tokens are loaded", n_external, tracker.view.n_tokens)
 
     def finish(self, request_id: str) -> None:
@@ -199,7 +196,8 @@ class Leader:
                 has_prompt |= self.filling.note(self._track(view), progress)
             else:
                 self.filling.ignore(view.request_id)
-        is_due = has_prompt or (not is_idle and self.filling.is_due())
+        # what is computed beside loads that may fail is not held back: it is kept with its step, or never
+        is_due = has_prompt or bool(self._layered) or (not is_idle and self.filling.is_due())
         plan = StepPlan(
             before_forward=tuple(self._before),
             after_forward=tuple(self._offload(self.filling.take_all())) if is_due else (),
@@ -209,6 +207,7 @@ class Leader:
             timed=0 if self._layered else self.gate.step_planned(n_tokens, n_prefill, pairs),
         )  # fmt: skip
         self._before, self._now, self._layered, self._loads, self._resets = [], [], [], [], []
+        self.unproven.planned()
         return plan
 
     def receive(self, report: WorkerReport) -> None:

@@ -58,6 +58,7 @@ class Loads:
         self._block_tokens = block_tokens
         self._clock = clock
         self._loads: dict[int, tuple[_Load, _Piece]] = {}  # by transfer
+        self._has_begun = False
         self._reading: dict[tuple[Route, bool], dict[int, _Piece]] = {}  # by lane and transfer, in their order
 
     def __len__(self) -> int:
@@ -78,8 +79,22 @@ class Loads:
         loading = {load.request_id for load, _ in self._loads.values() if not load.is_layered}
         return max(sum(t.waits_for is None and name not in loading for name, t in trackers.items()) - 1, 0)
 
-    def begin(self, request_id: str, hit: Hit, hit_at: int, onboard: Onboard, *, is_layered: bool = False) -> None:
-        """A hit, found when the engine had `hit_at` tokens, is being loaded; `is_layered`: beside what computes."""
+    def asked(self, tracker: RequestTracker) -> None:
+        """It is admitted: count what was asked for, once; not when it is admitted again after its load."""
+        if tracker.asked_at is None:
+            return
+        self._recorder.add(metrics.ASKED_TOKENS, tracker.view.n_tokens)
+        self._recorder.add(metrics.ENGINE_TOKENS, tracker.asked_at)
+        for tier, n in tracker.gated.items():
+            self._recorder.add(metrics.GATED_TOKENS, n, tier)
+        tracker.asked_at = tracker.refused_at = None
+        tracker.gated.clear()
+
+    def begin(self, request_id: str, hit: Hit, hit_at: int, onboard: Onboard, *, is_layered: bool = False) -> bool:
+        """A hit, found when the engine had `hit_at` tokens, is being loaded; `is_layered`: beside what computes.
+
+        Whether it is the first ever.
+        """
         pieces: list[_Piece] = []
         at = hit.start
         for span in hit.spans:
@@ -98,6 +113,8 @@ class Loads:
             lane[reader] = piece
             self._recorder.add(metrics.FOUND_TOKENS, piece.stop - piece.start, piece.tier)
         self._recorder.add(metrics.LOADS, 1)
+        is_first, self._has_begun = not self._has_begun, True
+        return is_first
 
     def end(self, result: TransferResult) -> str | None:
         """A transfer has ended on all ranks: the request whose load waited for it, if one did."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -87,6 +88,7 @@ class TenutoConnector(KVConnectorBase_V1):
         self._endpoint: MetricsEndpoint | None = None
         self._worker: Worker | None = None
         self._failed_pages: set[int] = set()
+        self._page_pool: BlockPool | None = None
         self._requests: dict[str, VllmRequest] = {}
         self._adapters = Adapters()
         if role is KVConnectorRole.SCHEDULER:
@@ -188,6 +190,10 @@ class TenutoConnector(KVConnectorBase_V1):
         shakes = {rank: shake.shake for rank, shake in metadata.items() if isinstance(shake, TenutoHandshake)}
         self.leader.connect(shakes)
 
+    def bind_gpu_block_pool(self, gpu_block_pool: BlockPool) -> None:
+        """Take the engine's pages, for what was not loaded to be found by nobody."""
+        self._page_pool = gpu_block_pool
+
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens that can be loaded, and whether the request waits for all of them before it runs."""
         n = self.leader.lookup(self._view(request), num_computed_tokens)
@@ -208,6 +214,9 @@ class TenutoConnector(KVConnectorBase_V1):
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """Take in the workers' results."""
+        if (pages := connector_output.invalid_block_ids) and self._page_pool is not None:
+            # vLLM leaves them in its prefix cache, for others to find before they were computed again, if they ever are
+            self._page_pool.evict_blocks(self.leader.unproven.standing_on(pages))
         metadata = connector_output.kv_connector_worker_meta
         if isinstance(metadata, TenutoWorkerMetadata):
             self.leader.receive(metadata.report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ class _Load:
     items: list[SlotIO]
     """Its blocks for the store that they are read from; none where they are in host memory."""
     failures: Failures = field(default_factory=dict[int, BlockFailure])
+    is_told: bool = False
+    """Whether its load into pages has its result."""
 
     def alive(self) -> list[int]:
         """Blocks that have not failed."""
@@ -87,7 +90,8 @@ class LayeredLoads:
     On the engine's thread: `begin`, then `load_layer` before each layer's attention, then `end`; `withdraw` in between.
     Reads of a layer are one call of the store. At most `lookahead` layers are on their way beyond the one that is
     waited for, and while `most_bytes` are, only that one. When a layer has not come `timeout_s` after `begin`,
-    the rest is given up: its blocks fail, and nothing touches their pages any more.
+    the rest is given up: its blocks fail, and nothing touches their pages any more. A load that waited for a read is
+    answered at once then, and the read when it has ended.
     """
 
     def __init__(self, parts: Parts, *, lookahead: int = 4, most_bytes: int = 1 << 30, timeout_s: float = 30.0) -> None:
@@ -172,7 +176,12 @@ class LayeredLoads:
     def n_pending(self) -> int:
         """Transfers without a result."""
         with self._threads.changed:
-            return sum(len(load.plan.transfers) for step in self._steps for load in step.loads)
+            return sum(len(load.plan.transfers) - load.is_told for step in self._steps for load in step.loads)
+
+    def is_stuck(self) -> bool:
+        """Whether a thread still has a layer of a load that was given up: what begins now might wait for it."""
+        with self._threads.changed:
+            return any(step.is_given_up and step.n_moving for step in self._steps)
 
     def close(self, timeout_s: float = 0.0) -> bool:
         """End the threads after what is on its way; whether that came within `timeout_s`."""
@@ -185,6 +194,11 @@ class LayeredLoads:
         for load in step.loads:
             load.fail(all_fail(load.alive(), cause))
         self._wait_untouched(step)
+        extent_bytes = self._parts.codec.layout.extent_bytes
+        for load in step.loads:
+            if load.plan.read is not None and not load.is_told:  # the read holds the host slots
+                self._results.append(_loaded(load, extent_bytes))
+                load.is_told = True
 
     def _wait_untouched(self, step: _Step) -> None:
         """Under the lock: what is being queued into pages is queued, and the engine's next computing comes after it."""
@@ -209,10 +223,9 @@ class LayeredLoads:
         return None
 
     def _move(self, step: _Step, layer: int) -> None:
-        landing: Landing = LANDED
         try:
             self._read(step, layer)
-            landing = self._into_pages(step, layer)
+            self._into_pages(step, layer)
         except Exception:
             logger.exception("layer %d of a load failed", layer)
             with self._threads.changed:
@@ -220,7 +233,7 @@ class LayeredLoads:
                     load.fail(all_fail(load.alive(), Cause.IO_ERROR, "internal error"))
         finally:
             with self._threads.changed:
-                step.layers[layer] = landing
+                step.layers[layer] = step.layers[layer] or LANDED
                 step.is_open = True  # not before: the first layer would wait for the interpreter behind the next ones
                 step.n_moving -= 1
                 self._threads.changed.notify_all()
@@ -236,7 +249,7 @@ class LayeredLoads:
         for volume, parts in by_volume.items():
             items = list(itertools.chain.from_iterable(items for _, _, items in parts))
             n_bytes = len(items) * self._parts.codec.layout.segment_bytes
-            with self._reading(step), span("load", layer=layer, n_bytes=n_bytes):
+            with _reading(step, self._threads.changed), span("load", layer=layer, n_bytes=n_bytes):
                 failures = self._parts.needed_store().read(items, volume, (layer, layer + 1))
             with self._threads.changed:
                 self.n_reads += 1
@@ -245,36 +258,23 @@ class LayeredLoads:
                     load.fail(at_indices(failures, indices, at))
                     at += len(its)
 
-    @contextmanager
-    def _reading(self, step: _Step) -> Generator[None]:
-        """Counts the time in which something is read; what waits for the engine is none of the store's."""
-        with self._threads.changed:
-            if not step.n_reading:
-                step.reading_since = time.monotonic()
-            step.n_reading += 1
-        try:
-            yield
-        finally:
-            with self._threads.changed:
-                step.n_reading -= 1
-                if not step.n_reading:
-                    step.read_s += time.monotonic() - step.reading_since
-
-    def _into_pages(self, step: _Step, layer: int) -> Landing:
+    def _into_pages(self, step: _Step, layer: int) -> None:
         with self._threads.changed:
             if step.is_given_up:
-                return LANDED
+                return
             pairs = [
                 (load.plan.load.pages[index], load.plan.load.sources[index])
                 for load in step.loads for index in load.alive()
             ]  # fmt: skip
             step.n_touching += 1
+        landing: Landing | None = None
         try:
             runs, slots = [run for run, _ in pairs], [slot for _, slot in pairs]
-            return self._parts.device.scatter(runs, slots, step.mark, (layer, layer + 1))
+            landing = self._parts.device.scatter(runs, slots, step.mark, (layer, layer + 1))
         finally:
             with self._threads.changed:
                 step.n_touching -= 1
+                step.layers[layer] = landing  # at once: who waits until nothing is touched fences what was queued
                 self._threads.changed.notify_all()
 
     def _land(self, step: _Step) -> None:
@@ -283,12 +283,14 @@ class LayeredLoads:
             if landing is not None:
                 landing.wait()
         extent_bytes = self._parts.codec.layout.extent_bytes
+        n_read = sum(len(load.items) for load in step.loads)
         results: list[TransferResult] = []
         for load in step.loads:
             if load.plan.read is not None:
-                results.append(TransferResult.of(load.plan.read, load.failures, extent_bytes, step.read_s))
-            # What computing hid is no cost.
-            results.append(TransferResult.of(load.plan.load, load.failures, extent_bytes, 0.0))
+                seconds = step.read_s * len(load.items) / n_read  # of reads that were made together, its part
+                results.append(TransferResult.of(load.plan.read, load.failures, extent_bytes, seconds))
+            if not load.is_told:
+                results.append(_loaded(load, extent_bytes))
         with self._threads.changed:
             self._results += results
             self._steps.remove(step)
@@ -297,3 +299,24 @@ class LayeredLoads:
 def _items(parts: Parts, plan: LoadPlan) -> list[SlotIO]:
     read = plan.read
     return [] if read is None else parts.items(read, read.sources, read.targets, range(len(read.keys)))
+
+
+def _loaded(load: _Load, extent_bytes: int) -> TransferResult:
+    """What computing hid is no cost."""
+    return TransferResult.of(load.plan.load, load.failures, extent_bytes, 0.0)
+
+
+@contextmanager
+def _reading(step: _Step, lock: threading.Condition) -> Generator[None]:
+    """Counts the time in which something is read; what waits for the engine is none of the store's."""
+    with lock:
+        if not step.n_reading:
+            step.reading_since = time.monotonic()
+        step.n_reading += 1
+    try:
+        yield
+    finally:
+        with lock:
+            step.n_reading -= 1
+            if not step.n_reading:
+                step.read_s += time.monotonic() - step.reading_since
