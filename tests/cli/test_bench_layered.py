@@ -16,6 +16,7 @@ from tenuto.memory.paged import PagedKV
 from tenuto.tiers.disk import DiskStore
 from tenuto.tiers.store import Failure
 from tenuto.traces import Recorder
+from tests.cli.made_up_events import MadeUpEvent
 
 pytestmark = pytest.mark.unit
 
@@ -114,24 +115,6 @@ def test_a_disk_without_room_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"--dir: 0\.0 GB are free there"):
         Bed(tmp_path, SIZES.bed, is_gpu=False)
     assert list(tmp_path.iterdir()) == []
-
-
-class MadeUpEvent:
-    """An event of a stream on which a product takes a second and all else nothing."""
-
-    now_s = 0.0
-
-    def __init__(self, enable_timing=False):
-        assert enable_timing
-
-    def record(self):
-        self.at_s = MadeUpEvent.now_s
-
-    def synchronize(self):
-        assert self.at_s <= MadeUpEvent.now_s
-
-    def elapsed_time(self, other):
-        return (other.at_s - self.at_s) * 1e3
 
 
 def test_on_a_gpu_as_many_products_are_queued_as_take_the_time_and_events_time_them(monkeypatch):

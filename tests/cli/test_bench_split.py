@@ -19,6 +19,7 @@ from tenuto.cli.bench.split_figures import SplitTimes, split_details, split_figu
 from tenuto.config import load_config
 from tenuto.errors import ConfigError, TenutoError
 from tenuto.traces import Recorder, Span
+from tests.cli.made_up_events import MadeUpEvent
 
 pytestmark = pytest.mark.unit
 
@@ -145,24 +146,6 @@ def test_a_trace_survives_the_way():
     spans = [Span("compute", 1.0, 2.0, "forward", 3), Span("load", 1.0, 2.0, "t", None, 5)]
     traced = Asked(0.1, 9, {"disk": 9}, (4,), {"prefill": 3}, spans)
     assert decode_reply(encode(traced)) == traced
-
-
-class MadeUpEvent:
-    """An event of a stream whose time moves when it is told to."""
-
-    now_s = 0.0
-
-    def __init__(self, enable_timing=False):
-        assert enable_timing
-
-    def record(self):
-        self.at_s = MadeUpEvent.now_s
-
-    def synchronize(self):
-        assert self.at_s <= MadeUpEvent.now_s
-
-    def elapsed_time(self, other):
-        return (other.at_s - self.at_s) * 1e3
 
 
 class MadeUpConnector:
