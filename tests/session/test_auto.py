@@ -4,7 +4,8 @@ import pytest
 
 from tenuto.connectors.session import Progress, WorkerReport
 from tenuto.connectors.session.costgate import MARGIN, STALL_MARGIN, TRIAL_GAP_S
-from tenuto.transfers.plan import TransferResult
+from tenuto.errors import Cause
+from tenuto.transfers.plan import BlockFailure, TransferResult
 from tests.session.session_rig import PAGE, Rig, View
 from tests.session.test_costgate import ALL, BLOCK, N_BLOCKS, TOKEN_S, Server, prompt
 
@@ -165,3 +166,19 @@ def test_nobody_waits_where_nothing_can_fail():
     assert rig.leader.is_layered("a")
     rig.leader.admit("a", range(view.n_tokens // PAGE), n)
     assert rig.leader.lookup(View("same", prompt(0)), PAGE) is not None
+
+
+def test_host_memory_is_not_slow_because_a_load_by_layers_waited_for_a_disk_that_hangs():
+    rig = Rig(onboard="layered")
+    rig.compute(View("first", prompt(0)))
+    view = View("a", prompt(0))
+    n = rig.leader.lookup(view, 0)
+    assert rig.leader.is_layered("a")
+    rig.leader.admit("a", range(view.n_tokens // PAGE), n)
+    progress = Progress("a", range(100, 100 + view.n_tokens // PAGE), True, view.n_tokens, view.n_tokens - n)
+    plan = rig.leader.plan_step([(view, progress)], is_idle=False)
+    rig.clock.advance(30)
+    late = tuple(BlockFailure(index, Cause.TIMEOUT) for index in range(n // BLOCK))
+    (load,) = plan.layered
+    rig.leader.receive(WorkerReport({load.id: [TransferResult(load.id, late)]}))
+    assert rig.leader.gate._tiers == {}

@@ -150,6 +150,8 @@ class Loads:
         if not result.failures:
             piece.seconds += result.seconds
             self._gate.loaded(piece.tier, piece.n_blocks, piece.seconds)
+        elif load.is_layered and piece.tier == "host":
+            return  # it was given up with the others of its step: they wait for each other
         elif any(failure.cause is Cause.TIMEOUT for failure in result.failures) and not piece.is_read:
             now = self._clock()
             piece.seconds = 0.0 if piece.turn_at is None else now - piece.turn_at
