@@ -248,6 +248,8 @@ class Life:
             files.gate.clear()
         else:
             files.gate.set()
+        if now == "disk full":  # so that something is to be written under it
+            self.engine.leader.manager.disk.reset()
         if now:  # a load from disk begins right under the storm
             self._add(f"under {now}", self.witness)
             while f"under {now}" in self.alive:

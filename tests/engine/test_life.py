@@ -51,7 +51,7 @@ def test_a_random_life_leaves_only_right_answers(version, n):
 
 @pytest.mark.timeout(600)
 def test_a_random_life_with_loads_and_stores_under_the_forward_leaves_only_right_answers():
-    arguments = ("--requests", "25", "--seed", "1", "--onboard", "layered", "--save", "layers")
+    arguments = ("--requests", "15", "--seed", "1", "--onboard", "layered", "--save", "layers")
     counts = json.loads(run_python("0.32.0", "-m", "tests.engine.life", *arguments).splitlines()[-1])
     failed = [counts.get(f"failed.disk_to_host.{cause}", 0) for cause in ("io_error", "corrupt", "timeout")]
     assert min(counts["finished"], counts["pages.compared"], counts["moved.disk_to_host"], sum(failed)) > 10
