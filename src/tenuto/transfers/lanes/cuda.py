@@ -19,7 +19,7 @@ from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
 from tenuto.transfers.lanes.device import LANDED, Landing, Layers, Mark
 from tenuto.transfers.lanes.ring import Ring
-from tenuto.transfers.lanes.runs import Addresses, ContiguousRuns, contiguous_bytes
+from tenuto.transfers.lanes.runs import Addresses, ContiguousRuns, contiguous_bytes, queue_copies
 from tenuto.transfers.lanes.turns import Turns
 from tenuto.transfers.lanes.waiter import Waiter
 
@@ -211,7 +211,8 @@ class _Staged:
                     rows, addresses = window.rows(stop - at, row_bytes)
                     self._copying_in.wait_event(window.emptied)
                     try:
-                        self._copy_in(addresses, host[at:stop], row_bytes)
+                        copy_stream = self._copying_in.cuda_stream
+                        queue_copies(self._driver, addresses, host[at:stop], row_bytes, copy_stream)
                         window.filled.record(self._copying_in)
                         pages, first = self._table(runs[at:stop])
                         self._scattering.wait_event(window.filled)
@@ -234,10 +235,6 @@ class _Staged:
         """Where these layers begin in host slots, and their bytes."""
         start, stop = layers
         return self._host[list(slots)] + np.uint64(start * self._segment_bytes), (stop - start) * self._segment_bytes
-
-    def _copy_in(self, targets: Addresses, sources: Addresses, n_bytes: int) -> None:
-        sizes = np.full(len(targets), n_bytes, dtype=np.uint64)
-        self._driver.copy(targets, sources, sizes, self._copying_in.cuda_stream)
 
 
 class _Batch:
@@ -269,8 +266,7 @@ class _Batch:
         try:
             engine, host, n_bytes = self._pieces(runs, slots, layers)
             self._in.wait_event(after)
-            sizes = np.full(len(engine), n_bytes, dtype=np.uint64)
-            self._driver.copy(engine, host, sizes, self._in.cuda_stream)
+            queue_copies(self._driver, engine, host, n_bytes, self._in.cuda_stream)
         finally:
             ended.record(self._in)
 

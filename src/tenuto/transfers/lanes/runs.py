@@ -8,10 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tenuto.memory.driver import CudaDriver
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
 
 Addresses = npt.NDArray[np.uint64]
+
+
+def queue_copies(driver: CudaDriver, targets: Addresses, sources: Addresses, n_bytes: int, stream: int) -> None:
+    """Queue copies of so many bytes each, perhaps none, in no order among themselves."""
+    if len(targets):
+        driver.copy(targets, sources, np.full(len(targets), n_bytes, dtype=np.uint64), stream)
 
 
 def contiguous_bytes(kv: PagedKV, *, is_within_layer: bool = False) -> int:

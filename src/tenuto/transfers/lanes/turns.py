@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from tenuto.memory.driver import CudaDriver
-from tenuto.transfers.lanes.runs import Addresses
+from tenuto.transfers.lanes.runs import Addresses, queue_copies
 
 TURN_BYTES = 64 << 20
 """Copied by one stream before the next goes on."""
@@ -36,9 +35,8 @@ class Turns:
             stream = self._streams[self._now]
             stream.wait_event(last_but_one)
             stream.wait_event(after)
-            sizes = np.full(len(targets[turn]), n_bytes, dtype=np.uint64)
             try:
-                self._driver.copy(targets[turn], sources[turn], sizes, stream.cuda_stream)
+                queue_copies(self._driver, targets[turn], sources[turn], n_bytes, stream.cuda_stream)
             finally:
                 self._ended[self._now].record(stream)
 
