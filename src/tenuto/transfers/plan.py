@@ -71,6 +71,11 @@ class TransferResult:
         n_bytes = (len(transfer.keys) - len(failures)) * extent_bytes
         return cls(transfer.id, tuple(failures[index] for index in sorted(failures)), n_bytes, seconds)
 
+    @classmethod
+    def cancelled(cls, transfer: Transfer, message: str = "") -> Self:
+        """Of a transfer that was never begun, or is not to be kept."""
+        return cls.of(transfer, all_fail(range(len(transfer.keys)), Cause.CANCELLED, message), 0, 0.0)
+
     @property
     def failed(self) -> frozenset[int]:
         """Indices of the failed blocks."""

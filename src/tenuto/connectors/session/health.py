@@ -45,7 +45,5 @@ class DiskHealth:
 
     def update(self) -> None:
         """Switch the tier off or on again by the clock."""
-        if self._manager.disk is None:
-            return
         now = self._clock()
         self._manager.use_disk(read=now >= self._read_again_at, write=now >= self._write_again_at)

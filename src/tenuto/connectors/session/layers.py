@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tenuto.config import Runtime
-from tenuto.errors import Cause
 from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.lanes import LANDED, Landing
 from tenuto.transfers.lanes.device import Mark
 from tenuto.transfers.layered import LayeredLoads, plan_loads
 from tenuto.transfers.parts import Parts
-from tenuto.transfers.plan import Transfer, TransferResult, all_fail
+from tenuto.transfers.plan import Transfer, TransferResult
 
 _LOOK_S = 0.05
 
@@ -86,7 +85,8 @@ class LayeredWork:
         if not self._failures:
             return stores
         if stores:
-            self._held.append((copying, [_cancelled(store) for store in stores]))
+            cancelled = [TransferResult.cancelled(store, "its source failed") for store in stores]
+            self._held.append((copying, cancelled))
         return ()
 
     def take_failed_pages(self) -> set[int]:
@@ -113,8 +113,3 @@ class LayeredWork:
                 ids.discard(result.transfer_id)
                 if result.failures and result.transfer_id in self._transfers:
                     self._failures[result.transfer_id] = tuple(result.failed)
-
-
-def _cancelled(store: Transfer) -> TransferResult:
-    failures = all_fail(range(len(store.keys)), Cause.CANCELLED, "its source failed")
-    return TransferResult.of(store, failures, 0, 0.0)

@@ -18,7 +18,7 @@ from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPl
 from tenuto.connectors.session.setup import N_BOUNCE, Setup
 from tenuto.connectors.session.tracing import open_rank_trace
 from tenuto.connectors.session.volume import quota_of, tell_distance, volume_of
-from tenuto.errors import Cause, StoreError
+from tenuto.errors import StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.formats import KvFormat
@@ -33,7 +33,7 @@ from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.lanes import LANDED
 from tenuto.transfers.layered import LayeredGathers
 from tenuto.transfers.movers import Movers
-from tenuto.transfers.plan import Transfer, TransferResult, all_fail
+from tenuto.transfers.plan import Transfer, TransferResult
 
 logger = logging.getLogger(__name__)
 
@@ -271,8 +271,7 @@ class Worker:
     def _never_came(self, transfers: Sequence[Transfer]) -> None:
         """The engine did not call us at the moment these were for: nobody may wait for them."""
         for transfer in transfers:
-            failures = all_fail(range(len(transfer.keys)), Cause.CANCELLED)
-            self._results[transfer.id] = [TransferResult.of(transfer, failures, 0, 0.0)]
+            self._results[transfer.id] = [TransferResult.cancelled(transfer)]
 
     def _reset(self, reset: Reset) -> None:
         for load in self._loads.values():
