@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from tenuto.cli.bench.deviceclock import DeviceClock, recorded
 from tenuto.traces import add, span
 
 _SIDE = 4096
@@ -64,30 +65,26 @@ class Products:
             torch.randn(_SIDE, _SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(3)
         )
         self._queued: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
-        self._base = _recorded()
-        self._base_s = 0.0
+        self._clock = DeviceClock()
         self._product_s = self._calibrated()
         self.layer_s = 0.0
 
     def begin(self) -> None:
         """Let the clocks of GPU and processor tell the same moment."""
-        torch.cuda.synchronize()
-        self._base = _recorded()
-        self._base.synchronize()
-        self._base_s = time.monotonic()
+        self._clock = DeviceClock()
         self._queued.clear()
 
     def compute(self, layer: int) -> None:
         """Queue the products."""
-        began = _recorded()
+        began = self._clock.mark()
         self._multiply(max(1, round(self.layer_s / self._product_s)))
-        self._queued.append((layer, began, _recorded()))
+        self._queued.append((layer, began, self._clock.mark()))
 
     def finish(self) -> None:
         """Wait for the current stream, and give the spans to who asks for them."""
-        _recorded().synchronize()
+        recorded().synchronize()
         for layer, began, ended in self._queued:
-            start_s, stop_s = (self._base_s + self._base.elapsed_time(event) / 1e3 for event in (began, ended))
+            start_s, stop_s = self._clock.seconds(began), self._clock.seconds(ended)
             add("compute", start_s, stop_s, "compute stream", layer=layer)
 
     def _multiply(self, n: int) -> None:
@@ -97,15 +94,8 @@ class Products:
     def _calibrated(self) -> float:
         """Seconds of one product, with all of them queued before."""
         self._multiply(_N_CALIBRATING)
-        began = _recorded()
+        began = recorded()
         self._multiply(_N_CALIBRATING)
-        ended = _recorded()
+        ended = recorded()
         ended.synchronize()
         return began.elapsed_time(ended) / 1e3 / _N_CALIBRATING
-
-
-def _recorded() -> torch.cuda.Event:
-    """Now, on the current stream."""
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event

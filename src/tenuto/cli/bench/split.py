@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tenuto.cli.bench.engines.budget import Budget
-from tenuto.cli.bench.engines.diskrate import DiskMeter
+from tenuto.cli.bench.engines.diskrate import READERS, DiskMeter
 from tenuto.cli.bench.engines.fleet import Fleet
 from tenuto.cli.bench.engines.messages import Asked
 from tenuto.cli.bench.engines.options import EngineOptions
@@ -23,8 +23,6 @@ from tenuto.errors import ConfigError, TenutoError
 from tenuto.tiers.disk.instance import file_system
 from tenuto.traces import hidden_share
 
-_READERS = (8, 16)
-"""Threads that read the ceiling's file, by turns: the better number is the ceiling."""
 _EIGHTHS = 8
 _BEYOND = 1
 """Tokens behind the last whole block: something is always computed."""
@@ -216,7 +214,7 @@ class _Bench:
             for name, child in self._fleet.turns(names, number):
                 take = self._compute if name == part.off else self._split
                 take(part, child, is_counted=number > 0)
-            n_threads = _READERS[number % len(_READERS)]
+            n_threads = READERS[number % len(READERS)]
             rate = meter.measure(n_threads)
             if number > 0:
                 part.times.disk.setdefault(n_threads, []).append(rate)

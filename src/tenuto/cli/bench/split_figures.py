@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from tenuto.cli.bench.engines.diskrate import best_median
 from tenuto.cli.bench.engines.messages import Asked
 from tenuto.cli.bench.result import Figures
 from tenuto.cli.bench.split_bound import Bound, SplitBounds
@@ -36,7 +37,7 @@ class SplitTimes:
     @property
     def disk_rate(self) -> float | None:
         """The better median."""
-        return max((median(rates) for rates in self.disk.values()), default=None)
+        return best_median(self.disk)
 
     def computed_s(self) -> dict[int, float]:
         """Medians."""

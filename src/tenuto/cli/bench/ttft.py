@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tenuto.cli.bench.engines.budget import Budget
-from tenuto.cli.bench.engines.diskrate import DiskMeter
+from tenuto.cli.bench.engines.diskrate import READERS, DiskMeter
 from tenuto.cli.bench.engines.fleet import Fleet
 from tenuto.cli.bench.engines.messages import Asked
 from tenuto.cli.bench.engines.options import EngineOptions
@@ -29,8 +29,6 @@ from tenuto.errors import ConfigError, TenutoError
 from tenuto.tiers.disk.instance import file_system
 
 GIB = 1 << 30
-_READERS = (8, 16)
-"""Threads that read the ceiling's file, by turns: the better number is the ceiling."""
 IN_MEMORY = ("off", "ours", "native", "lmcache")
 ON_DISK = ("ours_disk", "ours_gate", "native_disk")
 _MEMORY_SHARE = 0.5
@@ -201,7 +199,7 @@ class _Bench:
             for number in rounds:
                 for (length, copy), seed in seeds.items():
                     self._disk_turn(number, length, copy, seed)
-                n_threads = _READERS[number % len(_READERS)]
+                n_threads = READERS[number % len(READERS)]
                 self.times.disk.setdefault(n_threads, []).append(meter.measure(n_threads))
         self.rounds["disk_rounds"]["all"] = rounds.n_made - 1
         self._say_medians("disk", "recompute")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from tenuto.cli.bench.engines.diskrate import best_median
 from tenuto.cli.bench.engines.messages import Asked
 from tenuto.cli.bench.result import Figures
 
@@ -51,7 +52,7 @@ def ttft_figures(times: Times, n_tokens: int) -> Figures:
     """
     n_bytes = n_tokens * times.kv_bytes_per_token
     wire = median(times.wire) if times.wire else None
-    disk = max((median(rates) for rates in times.disk.values()), default=None)
+    disk = best_median(times.disk)
     engine_hit = times.ttft_s("off", "engine", n_tokens)
     host_floor, disk_floor = (
         engine_hit + n_bytes / rate if engine_hit is not None and rate else None for rate in (wire, disk)

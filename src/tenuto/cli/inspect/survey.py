@@ -123,7 +123,7 @@ def survey(folder: Path, held: frozenset[Inode] | None) -> Root:
         raise ConfigError(
             f"DIR: can't look into {folder} ({error.strerror}); give the folder that tiers.disk.path names"
         ) from None
-    is_rank = (folder / "manifest.sqlite").exists()
+    is_rank = (folder / NAME).exists()
     if not homes and (is_rank or not (folder / "lock").is_file()):
         what = "is one rank's part" if is_rank else "is no disk root of tenuto" if root.strays else "is empty"
         raise ConfigError(f"DIR: {folder} {what}; give the folder that tiers.disk.path names")

@@ -25,7 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Read, draw, write; one line says what came of it."""
-    from tenuto.cli.trace.timeline import draw_timeline, extent, hidden_line
+    from tenuto.cli.trace.timeline import draw_timeline, extent, hidden_line, within
     from tenuto.settings import expand_user
     from tenuto.traces import read_trace
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError(f"{path}: nothing to draw: {error}") from None
     out.write_text(picture, "utf-8")
-    n_shown = sum(span.stop_s > window[0] and span.start_s < window[1] for span in spans)
+    n_shown = len(within(spans, window))
     part = "" if n_shown == len(spans) else f" of {len(spans)}"
     print(f"{out}: {n_shown}{part} spans. {hidden_line(spans, window)}")
     return 0

@@ -92,13 +92,18 @@ def extent(spans: Sequence[Span]) -> Window:
     return min((span.start_s for span in spans), default=0.0), max((span.stop_s for span in spans), default=0.0)
 
 
+def within(spans: Sequence[Span], window: Window) -> list[Span]:
+    """Those that take some of its time."""
+    start_s, stop_s = window
+    return [span for span in spans if span.stop_s > start_s and span.start_s < stop_s]
+
+
 def hidden_line(spans: Sequence[Span], window: Window) -> str:
     """What share of the load is hidden under computing within the window, as a sentence."""
     start_s, stop_s = window
     share = hidden_share(
         replace(span, start_s=max(span.start_s, start_s), stop_s=min(span.stop_s, stop_s))
-        for span in spans
-        if span.stop_s > start_s and span.start_s < stop_s
+        for span in within(spans, window)
     )
     if share is None:
         return "No load takes any time."

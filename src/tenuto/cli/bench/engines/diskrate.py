@@ -5,13 +5,21 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 _CHUNK_BYTES = 4 << 20
 _N_WRITERS = 8
+READERS = (8, 16)
+"""Threads that read the file, by turns: the better number is the ceiling."""
+
+
+def best_median(rates: Mapping[int, Sequence[float]]) -> float | None:
+    """Of rates by how many threads read: the ceiling. None where nothing was measured."""
+    return max((median(some) for some in rates.values()), default=None)
 
 
 class DiskMeter:

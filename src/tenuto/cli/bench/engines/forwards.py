@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tenuto.traces import Recorder
+
+if TYPE_CHECKING:
+    from tenuto.cli.bench.deviceclock import DeviceClock
 
 _TRACK = "forward"
 
@@ -77,30 +80,9 @@ class _HostClock:
         return mark
 
 
-class _DeviceClock:
-    """Marks are events on the stream that computes."""
-
-    def __init__(self) -> None:
-        import torch
-
-        torch.cuda.synchronize()
-        self._base = self.mark()
-        self._base.synchronize()
-        self._base_s = time.monotonic()
-
-    def mark(self) -> Any:
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, mark: Any) -> float:
-        mark.synchronize()
-        return self._base_s + self._base.elapsed_time(mark) / 1e3
-
-
-def _make_clock() -> _HostClock | _DeviceClock:
+def _make_clock() -> _HostClock | DeviceClock:
     import torch
 
-    return _DeviceClock() if torch.cuda.is_available() else _HostClock()
+    from tenuto.cli.bench.deviceclock import DeviceClock
+
+    return DeviceClock() if torch.cuda.is_available() else _HostClock()
