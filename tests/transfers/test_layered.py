@@ -62,7 +62,8 @@ class _Fence:
         self.layer, self.order = layer, order
 
     def wait(self):
-        """At once."""
+        if "the GPU has failed" in self.order:
+            raise RuntimeError("CUDA error")
 
     def fence(self):
         self.order.append(("fence", self.layer))
@@ -338,6 +339,22 @@ def test_a_device_that_raises_is_a_failure_and_not_the_end(make, our_log):
     assert {index: failure.cause for index, failure in rig.loads.end()[1].items()} == {0: Cause.IO_ERROR}
     assert rig.results(rig.loads, 1) == {1: {0: Cause.IO_ERROR}}
     assert "layer 0 of a load failed" in our_log()[0].getMessage()
+
+
+def test_bytes_that_a_gpu_never_brings_fail_their_blocks_and_the_next_load_goes_on(make, our_log):
+    rig = make()
+    rig.fill_host(4, BLOCKS[0])
+    rig.begin(load_of(1, BLOCKS[:1], [4], [run_of(0)]))
+    rig.load_all()
+    rig.order.append("the GPU has failed")
+    assert rig.loads.end() == {}
+    assert rig.results(rig.loads, 1) == {1: {0: Cause.IO_ERROR}}
+    assert "has not landed" in our_log()[0].getMessage()
+    rig.order.remove("the GPU has failed")
+    rig.begin(load_of(2, BLOCKS[:1], [4], [run_of(0)]))
+    rig.load_all()
+    assert rig.loads.end() == {}
+    assert rig.results(rig.loads, 1) == {2: {}}
 
 
 def test_steps_follow_each_other_while_the_last_ones_bytes_still_land(make):

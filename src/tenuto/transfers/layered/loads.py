@@ -279,9 +279,14 @@ class LayeredLoads:
 
     def _land(self, step: _Step) -> None:
         """Wait for the last bytes; host slots may be given to others then."""
-        for landing in step.layers:
-            if landing is not None:
-                landing.wait()
+        try:
+            for landing in step.layers:
+                if landing is not None:
+                    landing.wait()
+        except Exception:  # the GPU has failed
+            logger.exception("a load by layers has not landed")
+            for load in step.loads:
+                load.fail(all_fail(load.alive(), Cause.IO_ERROR, "internal error"))
         extent_bytes = self._parts.codec.layout.extent_bytes
         n_read = sum(len(load.items) for load in step.loads)
         results: list[TransferResult] = []
