@@ -1,6 +1,7 @@
 """Loads and stores layer by layer: the same bytes as block by block, each layer in time, and any fault is a miss."""
 
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -218,6 +219,20 @@ def test_a_layer_that_does_not_come_in_time_gives_the_load_up_and_its_pages_are_
     assert rig.results(rig.loads, 1) == {1: {0: Cause.TIMEOUT}}
     assert not rig.loads.is_stuck()
     assert not rig.device.pages.any()
+
+
+def test_what_the_engine_waits_for_layers_is_counted(make):
+    slow, waits_s = SlowStore(MemoryStore(None, 0)), 0.05
+    rig = make(slow, timeout_s=waits_s)
+    slow.store = rig.memory
+    rig.fill_store(0, BLOCKS[0])
+    slow.hold("read")
+    rig.begin(read_of(1, BLOCKS[:1], [0], [2]), load_of(2, BLOCKS[:1], [2], [run_of(0)], after=(1,)))
+    began = time.monotonic()
+    rig.load_all()
+    assert 0.9 * waits_s < rig.loads.waited_s <= time.monotonic() - began
+    slow.let_go()
+    rig.loads.end()
 
 
 @pytest.mark.parametrize("asked", [[], [0]])

@@ -105,6 +105,8 @@ class LayeredLoads:
         self._results: list[TransferResult] = []
         self.n_reads = 0
         """Calls of the store so far."""
+        self.waited_s = 0.0
+        """That the engine's thread has waited for layers, so far."""
         self._threads = Threads("layers", min(_AT_ONCE, lookahead + 1), self._take)
 
     # -- the engine's thread ------------------------------------------------------------------------
@@ -131,10 +133,12 @@ class LayeredLoads:
         with span("wait", layer=layer), self._threads.changed:
             step.asked = max(step.asked, layer)
             self._threads.changed.notify_all()
-            left_s = step.began + self._timeout_s - time.monotonic()
+            asked_at = time.monotonic()
             is_there = self._threads.changed.wait_for(
-                lambda: step.layers[layer] is not None or step.is_given_up, max(left_s, 0.0)
+                lambda: step.layers[layer] is not None or step.is_given_up,
+                max(step.began + self._timeout_s - asked_at, 0.0),
             )
+            self.waited_s += time.monotonic() - asked_at
             if not is_there:
                 self._give_up(step, Cause.TIMEOUT)
             landing = step.layers[layer]
