@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tenuto.errors import Cause, StoreError, store_error
+from tenuto.tiers.disk.runtime.aio import Aio
 from tenuto.tiers.disk.runtime.contract import File, Region
 from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.device import Span
@@ -119,6 +120,16 @@ class DirectFiles:
     def detach(self, region: Region) -> None:
         """See `Device`."""
 
+    def open_queue(self, n_events: int) -> FileQueue | None:
+        """See `QueuedDevice`. None where calls would wait, as through the page cache, or the kernel refuses."""
+        if not takes_direct_io(self.root):
+            return None
+        try:
+            return FileQueue(self.descriptors, n_events)
+        except OSError as error:
+            logger.info("tenuto: %s: no kernel AIO (%s); threads move its bytes", self.root, error.strerror)
+            return None
+
     def close(self) -> None:
         """See `Device`."""
         self.descriptors.close()
@@ -133,6 +144,24 @@ class DirectFiles:
 
     def __repr__(self) -> str:
         return f"<DirectFiles {self.root}>"
+
+
+class FileQueue(Aio):
+    """See `Queue`."""
+
+    def __init__(self, descriptors: Descriptors, n_events: int) -> None:
+        super().__init__(n_events)
+        self.take = descriptors.take
+        self.give_back = descriptors.give_back
+
+
+def takes_direct_io(folder: Path) -> bool:
+    """Whether files of a folder can be read and written past the page cache: tried with one that has no name."""
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True
 
 
 def open_direct(path: Path, *, is_writable: bool) -> tuple[int, bool]:
