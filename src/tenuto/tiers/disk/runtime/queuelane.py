@@ -30,7 +30,8 @@ N_REAPERS = 2
 N_EVENTS = 128
 """Room of a queue: more than what is under way at most, reads, writes and calls to wake."""
 
-_MOST_READS, _MOST_READ_BYTES, _MOST_WRITES = 64, 32 << 20, 16
+_LEAST_READS, _MOST_READS, _MOST_READ_BYTES, _MOST_WRITES = 4, 64, 16 << 20, 16
+"""Under way at once. Of more bytes a disk ends all at about the same time, and then waits until they are checked."""
 _GROUP, _GROUP_S = 4, 0.0005
 """So many ends are waited for, so long, that they come together. The last ones come at once."""
 _AGAIN_S = 0.001
@@ -129,7 +130,9 @@ class QueueLane:
     def _next(self) -> list[_Flight]:
         """Reads that may begin, counted; the lock is held."""
         begun: list[_Flight] = []
-        while self._waiting and self._n_reads < _MOST_READS and self._n_read_bytes < _MOST_READ_BYTES:
+        while self._waiting and (
+            self._n_reads < _LEAST_READS or (self._n_reads < _MOST_READS and self._n_read_bytes < _MOST_READ_BYTES)
+        ):
             begun.append(self._waiting.popleft())
             self._n_reads += 1
             self._n_read_bytes += begun[-1].n_bytes
