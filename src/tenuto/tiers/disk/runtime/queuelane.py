@@ -30,7 +30,7 @@ N_REAPERS = 2
 N_EVENTS = 128
 """Room of a queue: more than what is under way at most, reads, writes and calls to wake."""
 
-_LEAST_READS, _MOST_READS, _MOST_READ_BYTES, _MOST_WRITES = 4, 64, 16 << 20, 16
+_LEAST_READS, _MOST_READS, _MOST_READ_BYTES, _MOST_WRITES = 4, 64, 8 << 20, 16
 """Under way at once. Of more bytes a disk ends all at about the same time, and then waits until they are checked."""
 _GROUP, _GROUP_S = 4, 0.0005
 """So many ends are waited for, so long, that they come together. The last ones come at once."""
