@@ -262,6 +262,27 @@ def test_where_the_kernel_gives_no_queue_threads_move_bytes(tmp_path, monkeypatc
     assert not [record for record in our_log() if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.parametrize(
+    ("number", "is_queued"), [(errno.EOPNOTSUPP, True), (errno.EISDIR, True), (errno.EROFS, False)]
+)
+def test_a_folder_without_nameless_files_is_tried_with_a_name(tmp_path, monkeypatch, opened, number, is_queued):
+    opened(Kernel())  # where there is a queue
+    plain = os.open
+
+    def refuse(path, flags, *args, **kwargs):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(number, "no")
+        return plain(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    (tmp_path / "new").mkdir()
+    runtime = open_runtime(f"file://{tmp_path / 'new'}")
+    assert runtime.caps.is_queued == is_queued
+    assert runtime.caps.mover == f"file, by {'kernel AIO' if is_queued else 'threads'}"
+    runtime.close()
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_on_a_machine_whose_calls_are_not_known_there_is_none(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(OSError, match="x86-64 and aarch64") as caught:

@@ -391,7 +391,7 @@ def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
             )
             store = DiskStore(mine, codec, settings, rank, volume.runtime)
             undo.pop_all()
-            logger.info("tenuto: disk tier: %s, moved by %s", volume.root, store.runtime.caps.mover)
+            logger.info("tenuto: disk tier: %s: %s", volume.root, store.runtime.caps.mover)
             return store
     except StoreError as error:
         logger.warning("tenuto: the disk tier is off until the next start: %s", error)

@@ -38,7 +38,9 @@ class Caps:
     @property
     def mover(self) -> str:
         """What moves the bytes, for people."""
-        return f"{self.name} ({'kernel AIO' if self.is_queued else 'threads'})"
+        if self.name not in ("file", "striped"):
+            return self.name
+        return f"{self.name}, by {'kernel AIO' if self.is_queued else 'threads'}"
 
 
 @dataclass(frozen=True, slots=True)

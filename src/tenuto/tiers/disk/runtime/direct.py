@@ -7,6 +7,7 @@ import errno
 import fcntl
 import logging
 import os
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
 _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
+_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR)
 _MOST_BUFFERS = 1024
 """IOV_MAX: buffers of one call."""
 
@@ -156,11 +158,26 @@ class FileQueue(Aio):
 
 
 def takes_direct_io(folder: Path) -> bool:
-    """Whether files of a folder can be read and written past the page cache: tried with one that has no name."""
+    """Whether files of a folder can be read and written past the page cache: tried with one that has no name.
+
+    Where a file system has none of these, as some of networks and containers, it has one until it was opened.
+    """
+    flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
     try:
-        os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC, 0o600))
+        os.close(os.open(folder, flags | os.O_TMPFILE, 0o600))
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS:
+            return False
+    else:
+        return True
+    path = folder / f".probe-{uuid.uuid4().hex}"
+    try:
+        os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
         return False
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
     return True
 
 
