@@ -225,7 +225,7 @@ STEPS = [
 IN_THE_STORE = ["_open_manifest", "Growth", "Peers", "run_devices", "PoolFiles"]
 LATE = {
     "_Lane": "tenuto.transfers.engine._Lane",
-    "IoThreads": "tenuto.tiers.disk.runtime.threaded.IoThreads",
+    "IoThreads": "tenuto.tiers.disk.runtime.queuelane.IoThreads",
 } | {name: f"tenuto.tiers.disk.store.{name}" for name in IN_THE_STORE}
 
 
