@@ -199,7 +199,7 @@ def test_auto_is_layered_for_a_request_that_is_alone_and_beside_others_where_its
         return choice
 
     gate.choose = note
-    gate._refit = lambda _: None
+    gate._refit = lambda *_: None
     gate.loaded("host", 4, 1e-3)
     for token_s in (1.0, 1e-9, 1.0):
         gate._compute = ComputeCost(0.0, token_s)

@@ -236,6 +236,18 @@ def test_of_both_forms_nothing_delays_all_less_than_what_is_chosen(
         assert (offer.start + chosen.n_blocks) * offer.block_tokens < offer.n_tokens  # a token is left
 
 
+@given(offers(), computes, loads, margins, st.integers(0, 60))
+def test_alone_the_length_of_a_load_under_the_forward_is_that_of_a_slower_one(offer, compute, costs, late, n_layerable):
+    chosen = choose_form(offer, compute, costs, n_layerable=n_layerable, late=late)
+    may = min(n_layerable, n_leaving(offer))
+    if chosen.is_layered:
+        slower = {tier: cost.scaled(late) for tier, cost in costs.items()}
+        _, under = form_delays(offer, compute, slower, 0.0, 0, 1.0)
+        assert under[chosen.n_blocks] <= min(under[: may + 1]) * CLOSE
+        forced = choose(offer, compute, costs, overlaps=True, late=late)
+        assert forced == chosen.n_blocks or may < offer.n_blocks
+
+
 @given(offers(), computes, loads, seconds, others, margins, st.integers(0, 60))
 def test_the_form_of_a_whole_load_is_that_which_delays_all_less(
     offer, compute, costs, overhead_s, n_others, margin, n_layerable

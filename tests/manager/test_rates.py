@@ -83,6 +83,19 @@ def test_short_steps_do_not_speak_for_long_ones():
     assert rates.covers(1 << 20)  # one step is never longer than 8192
 
 
+def test_what_an_h200_took_is_foretold_best_by_steps_of_that_size():
+    """Its clocks fall in long steps, and its first step of all did more: no line goes through all of these."""
+    rates = StepRates(33024)
+    took_s = {(0, 64): 0.037, (0, 8192): 0.206, (8192, 16384): 0.252, (16384, 24576): 0.312, (24576, 32769): 0.370,
+              (0, 16384): 0.462, (16384, 32769): 0.681, (0, 32769): 1.165}  # fmt: skip
+    for (start, stop), seconds in took_s.items():
+        rates.add(stop - start, n_pairs(start, stop), seconds)
+    assert prefill_s(rates.cost(32769), 32769) == pytest.approx(1.165, rel=0.04)
+    assert prefill_s(rates.cost(8192), 8192) == pytest.approx(0.206, rel=0.02)
+    assert prefill_s(rates.cost(64), 64) == pytest.approx(0.037, rel=0.04)
+    assert rates.cost(1 << 20) == rates.cost(33024)  # no step is longer
+
+
 def test_an_engine_that_has_become_slower_is_believed_after_a_few_steps():
     rates = StepRates(CHUNK)
     for _ in range(3):

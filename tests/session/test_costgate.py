@@ -322,6 +322,7 @@ def end(rig, number):
 
 
 def rate(rig):
+    rig.leader.gate._computes.clear()
     rig.leader.gate._refit(0)
     return rig.leader.statistics().get("rate.prefill", 0)
 

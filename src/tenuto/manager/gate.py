@@ -151,13 +151,15 @@ def delays(
 
 def choose(
     offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, overhead_s: float = 0.0,
-    overlaps: bool = False, n_others: int = 0, most_s: float = math.inf,
+    overlaps: bool = False, n_others: int = 0, most_s: float = math.inf, late: float = 1.0,
 ) -> int:  # fmt: skip
     """How many blocks to load, from the first on: what brings the first token soonest.
 
     With `n_others` requests that compute, what delays all of them together least. Nothing that takes longer than
-    `most_s` is loaded.
+    `most_s` is loaded. `late`: with `overlaps`, loads are taken to last so many times as long.
     """
+    if overlaps:
+        loads = _scaled(loads, late)
     seconds = delays(offer, compute, loads, overhead_s=overhead_s, overlaps=overlaps, n_others=n_others)
     return _least(seconds[: in_time(offer, loads, most_s, overhead_s) + 1])
 
@@ -172,23 +174,25 @@ class Choice:
 
 def choose_form(
     offer: Offer, compute: ComputeCost, loads: Mapping[str, LoadCost], *, n_layerable: int, overhead_s: float = 0.0,
-    n_others: int = 0, most_s: float = math.inf, margin: float = 1.0, is_whole: bool = False,
+    n_others: int = 0, most_s: float = math.inf, margin: float = 1.0, late: float = 1.0, is_whole: bool = False,
 ) -> Choice:  # fmt: skip
     """As `choose`, of both forms: under the forward while that delays all together no more than before it.
 
     At most the first `n_layerable` blocks can be loaded under the forward, and none where all tokens are loaded.
     `overhead_s` is of loads before it. `margin`: beside others, a load under the forward is taken to last so many
-    times as long. `is_whole`: all blocks are loaded, and only how is to be chosen.
+    times as long. `late`: alone, its length is chosen as if it lasted so many times as long. `is_whole`: all blocks are
+    loaded, and only how is to be chosen.
     """
     apart = delays(offer, compute, loads, overhead_s=overhead_s, n_others=n_others)
-    slower = {tier: cost.scaled(margin) for tier, cost in loads.items()} if n_others else loads
+    slower = _scaled(loads, margin) if n_others else loads
     under = delays(offer, compute, slower, overlaps=True, n_others=n_others)
     last = min(n_layerable, n_leaving(offer))
     if is_whole:
         n, can = offer.n_blocks, last == offer.n_blocks
         return Choice(n, can and bool(under[n] <= apart[n] * (1 + _TIE)))
     n = _least(apart[: in_time(offer, loads, most_s, overhead_s) + 1])
-    n_under = _least(under[: min(in_time(offer, slower, most_s), last) + 1])
+    wary = under if n_others else delays(offer, compute, _scaled(loads, late), overlaps=True)
+    n_under = _least(wary[: min(in_time(offer, slower, most_s), last) + 1])
     is_layered = n_under > 0 and bool(under[n_under] <= apart[n] * (1 + _TIE))
     return Choice(n_under, is_layered=True) if is_layered else Choice(n)
 
@@ -196,6 +200,10 @@ def choose_form(
 def n_leaving(offer: Offer) -> int:
     """How many of the blocks can be loaded so that a token is left to compute."""
     return min(offer.n_blocks, max((offer.n_tokens - 1) // offer.block_tokens - offer.start, 0))
+
+
+def _scaled(loads: Mapping[str, LoadCost], factor: float) -> dict[str, LoadCost]:
+    return {tier: cost.scaled(factor) for tier, cost in loads.items()}
 
 
 def _least(seconds: Floats) -> int:

@@ -27,6 +27,8 @@ _MUCH_BETTER = 0.8
 _LEAST_SPREAD = 0.05
 """Least singular value over the largest: samples that are more alike do not tell two weights apart."""
 _COVERED = 4
+_EACH = 0
+"""Size near none in particular: all samples count alike."""
 
 Weights = tuple[float, ...]
 
@@ -40,7 +42,8 @@ class Samples:
         self._by_size: dict[int, deque[tuple[Weights, float]]] = {}
         self._last: deque[tuple[int, Weights, float]] = deque(maxlen=_N_OFF)
         self._n_off = 0
-        self._is_changed = False
+        self._fits: dict[int, Weights] = {}
+        """By the size that they are to be right for, since the last sample."""
         self.weights: Weights | None = None
         """As of the last `refit`."""
 
@@ -61,21 +64,30 @@ class Samples:
         for of, what, took in kept:
             bucket = self._by_size.setdefault(of.bit_length(), deque(maxlen=_PER_SIZE))
             bucket.append((what, took))
-        self._is_changed = True
+        self._fits.clear()
 
-    def refit(self) -> Weights | None:
-        """Seconds for one of each amount; None while nothing is known."""
-        if self._is_changed:
-            self._is_changed = False
-            rows = list(chain.from_iterable(self._by_size.values()))
-            amounts, seconds = np.array([row[0] for row in rows], float), np.array([row[1] for row in rows])
-            weights = self._fit(amounts / seconds[:, None])
-            took = seconds / (amounts @ weights)
-            is_usual = took <= _OFF * np.median(took)
-            if not is_usual.all():
-                weights = self._fit((amounts / seconds[:, None])[is_usual])
-            self.weights = tuple(weights.tolist())
+    def refit(self, near: int = _EACH) -> Weights | None:
+        """Seconds for one of each amount; None while nothing is known.
+
+        For something of the size `near` samples of that size count most, others less with each power of two between.
+        """
+        near = near.bit_length()
+        if self._by_size and near not in self._fits:
+            self._fits[near] = self._fitted(near)
+        self.weights = self._fits.get(near)
         return self.weights
+
+    def _fitted(self, near: int) -> Weights:
+        rows = list(chain.from_iterable(self._by_size.values()))
+        amounts, seconds = np.array([row[0] for row in rows], float), np.array([row[1] for row in rows])
+        sizes = np.repeat(list(self._by_size), [len(bucket) for bucket in self._by_size.values()])
+        counts = 1 / (1 + np.abs(sizes - near)) if near else np.ones(len(rows))
+        weights = self._fit(amounts / seconds[:, None], counts)
+        took = seconds / (amounts @ weights)
+        is_usual = took <= _OFF * np.median(took)
+        if not is_usual.all():
+            weights = self._fit((amounts / seconds[:, None])[is_usual], counts[is_usual])
+        return tuple(weights.tolist())
 
     def largest(self) -> int:
         """The largest size seen, as a power of two that it reaches; 0: none."""
@@ -92,18 +104,17 @@ class Samples:
         else:
             self._n_off = 0
 
-    def _fit(self, table: Floats) -> Floats:
-        """Weights with `table @ weights` near 1 in each row. The first choice always has an answer."""
+    def _fit(self, table: Floats, counts: Floats) -> Floats:
+        """Weights with `table @ weights` near 1 in each row, which counts so much. The first choice has an answer."""
         best, least = np.zeros(table.shape[1]), np.inf
-        ones = np.ones(len(table))
         for columns in self._choices:
-            part: Floats = table[:, list(columns)]
+            part: Floats = table[:, list(columns)] * counts[:, None]
             scale: Floats = part.max(axis=0)
-            answer = _solve(part / scale, ones)
+            answer = _solve(part / scale, counts)
             if answer is None or answer.min() < 0:
                 continue
-            off: Floats = part / scale @ answer - ones
-            error = float(off @ off) / len(off)
+            off: Floats = part / scale @ answer - counts
+            error = float(off @ off) / float(counts @ counts)
             if error < _MUCH_BETTER * least:
                 best, least = np.zeros(table.shape[1]), error
                 best[list(columns)] = answer / scale
@@ -132,9 +143,10 @@ class StepRates:
         if seconds > 0:
             self._samples.add(n_tokens, (1.0, float(n_tokens), float(n_pairs)), seconds)
 
-    def cost(self) -> ComputeCost | None:
-        """What is known now."""
-        weights = self._samples.refit()
+    def cost(self, n_tokens: int = _EACH) -> ComputeCost | None:
+        """What is known now, as it is right for steps of about `n_tokens` tokens, or of the most that there are."""
+        near = min(n_tokens, self._step_tokens) if self._step_tokens else n_tokens
+        weights = self._samples.refit(near)
         return None if weights is None else ComputeCost(*weights, step_tokens=self._step_tokens)
 
     def covers(self, n_tokens: int) -> bool:

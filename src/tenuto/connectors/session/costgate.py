@@ -15,6 +15,10 @@ MARGIN = 1.1
 """A tier that was refused must be so many times better than computing to be loaded from again, and so must loads by
 layers be beside others, after one that was not.
 """
+LATE = 1.05
+"""Alone, the length of a load by layers is chosen as if it lasted so many times as long as expected: what comes late
+costs what the disk takes for it, what might have come and is computed costs less.
+"""
 STALL_MARGIN = 1.25
 """A load that others would wait for is taken to last so many times as long as it is expected to."""
 HALF_LIFE_S = 60.0
@@ -80,6 +84,8 @@ class CostGate:
         self._refit_at = 0.0
         self._step_rates = StepRates(setup.max_step_tokens)
         self._compute: ComputeCost | None = None
+        self._computes: dict[int, ComputeCost | None] = {}
+        """By the power of two of the tokens that they are right for, since the last fit."""
         self._tiers: dict[str, _Tier] = {}
         self._waits: deque[float] = deque(maxlen=_N_WAITS)
         self._try_at = 0.0
@@ -147,8 +153,8 @@ class CostGate:
         `onboard` "auto", for a request that is alone. `queued`: what is being loaded.
         """
         hit, now = situation.hit, self._clock()
-        if now >= self._refit_at and (self._runtime.cost_gate or self._runtime.onboard == "auto"):
-            self._refit(now)
+        if self._runtime.cost_gate or self._runtime.onboard == "auto":
+            self._refit(now, situation.n_tokens - situation.n_have)
         pieces = tuple((span.place, len(span.keys)) for span in hit.spans)
         offer = Offer(
             pieces, hit.start, situation.n_have, situation.n_tokens, self._setup.layout.block_tokens, self._block_bytes
@@ -186,14 +192,15 @@ class CostGate:
             return Choice(n, is_forced or (is_auto and not n_others and 0 < n <= case.n_layerable))
         if not is_auto:
             n = offer.n_blocks if is_whole else choose(
-                offer, compute, costs, overhead_s=wait_s, overlaps=is_forced, n_others=n_others, most_s=self._most_s
+                offer, compute, costs, overhead_s=wait_s, overlaps=is_forced, n_others=n_others, most_s=self._most_s,
+                late=LATE,
             )  # fmt: skip
             return Choice(n, is_forced)
         is_rated = all(tier in costs for tier, _ in offer.pieces)
         return choose_form(
             offer, compute, costs, n_layerable=case.n_layerable if is_rated or not n_others else 0,
             overhead_s=wait_s, n_others=n_others, most_s=self._most_s,
-            margin=STALL_MARGIN * (1.0 if self._was_layered else MARGIN), is_whole=is_whole,
+            margin=STALL_MARGIN * (1.0 if self._was_layered else MARGIN), late=LATE, is_whole=is_whole,
         )  # fmt: skip
 
     def _costs(self, queued: Queued, now: float | None = None) -> dict[str, LoadCost]:
@@ -231,9 +238,15 @@ class CostGate:
         """
         return sorted(self._waits)[len(self._waits) // 4] if len(self._waits) >= _LEAST_WAITS else 0.0
 
-    def _refit(self, now: float) -> None:
-        self._compute = self._step_rates.cost()
-        self._refit_at = now + _REFIT_S
+    def _refit(self, now: float, n_tokens: int = 0) -> None:
+        """What computing costs, as it is right for so many tokens; 0: for any."""
+        if now >= self._refit_at:
+            self._computes.clear()
+            self._refit_at = now + _REFIT_S
+        size = n_tokens.bit_length()
+        if size not in self._computes:
+            self._computes[size] = self._step_rates.cost(n_tokens)
+        self._compute = self._computes[size]
 
     def _gauges(self) -> dict[str, float]:
         """Any thread: what it reads is replaced whole."""
