@@ -1,0 +1,43 @@
+"""Opening the disk tier of one rank, by the settings."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+
+from tenuto.config import Disk, parse_size
+from tenuto.errors import StoreError
+from tenuto.memory.extent import ExtentCodec
+from tenuto.tiers.disk.instance import claim
+from tenuto.tiers.disk.store import DiskSettings, DiskStore
+from tenuto.tiers.disk.volume import quota_of, volume_of
+from tenuto.tokens import Namespace
+
+logger = logging.getLogger(__name__)
+
+
+def open_tier(
+    disk: Disk, namespace: Namespace, codec: ExtentCodec, owner: str, rank: int = 0, split: str = "tp1"
+) -> DiskStore | None:
+    """The rank's disk store; None, logged, when the disk can't be used now for a reason that may pass.
+
+    Raises `ConfigError` for a folder, capacity or runtime that can never be used. Without a store the folder is
+    nobody's.
+    """
+    volume = volume_of(disk)
+    try:
+        mine = claim(volume.root, namespace, owner, rank, split, volume.others)
+        with ExitStack() as undo:
+            undo.callback(os.close, mine.lock_fd)
+            settings = DiskSettings(
+                quota_of(disk, volume, codec.layout.extent_bytes),
+                parse_size(disk.file_bytes, "tiers.disk.file_bytes"),
+                disk.io_threads,
+            )
+            store = DiskStore(mine, codec, settings, rank, volume.runtime)
+            undo.pop_all()
+            return store
+    except StoreError as error:
+        logger.warning("tenuto: the disk tier is off until the next start: %s", error)
+        return None
