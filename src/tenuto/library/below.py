@@ -15,7 +15,7 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.pages import PageRun
 from tenuto.metrics import BACKLOG_BLOCKS, series
 from tenuto.pools import Full, Lease, Pool, WritableLease
-from tenuto.tiers.disk import DiskStore
+from tenuto.tiers.disk.opening import TierStore
 from tenuto.tokens import HashChain
 from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.movers import Movers
@@ -38,7 +38,7 @@ class TiersBelow:
         engine: TransferEngine,
         movers: Movers,
         arena: HostArena,
-        store: DiskStore | None,
+        store: TierStore | None,
         runtime: Runtime,
         poll_s: float,
     ) -> None:
@@ -204,7 +204,7 @@ class TiersBelow:
             now = self._store.capacity()
             self.manager.resize_disk(now.n_slots, is_growing=now.is_growing)
 
-    def _look_at_peers(self, store: DiskStore) -> None:
+    def _look_at_peers(self, store: TierStore) -> None:
         self._polled_at = time.monotonic()
         for volume, entries in store.peers.news().items():
             self.manager.peers.add(volume, entries)

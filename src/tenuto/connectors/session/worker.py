@@ -20,8 +20,7 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.formats import KvFormat
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
-from tenuto.tiers.disk import DiskStore
-from tenuto.tiers.disk.opening import open_tier
+from tenuto.tiers.disk.opening import TierStore, open_tier
 from tenuto.tiers.disk.volume import tell_distance, volume_of
 from tenuto.tiers.sizes import N_BOUNCE
 from tenuto.tiers.store import Capacity
@@ -72,7 +71,7 @@ class Worker:
         self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
         self._n_host_slots = setup.n_host_slots
         self._arena: HostArena | None = None
-        self._store: DiskStore | None = None
+        self._store: TierStore | None = None
         self._poller = _PeerPoller(None, 0)
         self._engine: TransferEngine | None = None
         self._movers: Movers | None = None
@@ -287,7 +286,7 @@ class _Closing:
     def __init__(
         self,
         ends: Sequence[Callable[[float], bool]],
-        store: DiskStore | None,
+        store: TierStore | None,
         arena: HostArena | None,
         gpu: torch.device | None,
     ) -> None:
@@ -327,7 +326,7 @@ class _Closing:
 class _PeerPoller:
     """Looks every `poll_s` for blocks of other engines; off without a store."""
 
-    def __init__(self, store: DiskStore | None, poll_s: float) -> None:
+    def __init__(self, store: TierStore | None, poll_s: float) -> None:
         self._store = store
         self._poll_s = poll_s
         self._lock = threading.Lock()
@@ -370,6 +369,6 @@ class _PeerPoller:
                         blocks[slot] = key
 
 
-def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
+def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> TierStore | None:
     """See `open_tier`."""
     return open_tier(setup.config.tiers.disk, setup.namespace, codec, setup.engine_id, rank, setup.split)
