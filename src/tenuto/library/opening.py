@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tenuto.config import Config, parse_size
@@ -60,14 +60,15 @@ def open_cache(
     if not (model and model.isprintable() and model == model.strip()):
         raise ConfigError(f"model: {model!r} is no name; give printable text that neither starts nor ends with a space")
     extent = layout.extent()
-    n_host = host_slots(config, extent.extent_bytes)  # before memory is taken
+    host_slots(config, extent.extent_bytes)  # what is wrong is told before memory is taken
     if buffer is None:
         buffer = allocator_of(allocator).allocate(layout.size_bytes + layout.alignment - 1)
     memory = BlockMemory(layout, buffer)
     namespace = _namespace(layout, extent, model)
     pool = Pool("device", layout.n_blocks, policy)
-    with ExitStack() as undo:
-        below = _open_below(config, pool, memory, namespace, n_host, undo)
+    driver = _driver_of(memory)
+    with _context_of(memory), ExitStack() as undo:
+        below = _open_below(config, pool, memory, namespace, driver, undo)
         undo.pop_all()
     return KVCache(memory, pool, below, namespace, config.runtime)
 
@@ -80,17 +81,17 @@ def _namespace(layout: Layout, extent: ExtentLayout, model: str) -> Namespace:
 
 
 def _open_below(
-    config: Config, pool: Pool, memory: BlockMemory, namespace: Namespace, n_host: int, undo: ExitStack
+    config: Config, pool: Pool, memory: BlockMemory, namespace: Namespace, driver: CudaDriver | None, undo: ExitStack
 ) -> TiersBelow:
     """What it opens is closed by `undo`."""
     codec = ExtentCodec(memory.layout.extent(), namespace.digest)
     extent_bytes = codec.layout.extent_bytes
+    n_host = host_slots(config, extent_bytes)
     has_disk = bool(config.tiers.disk.path)
     n_bounce = N_BOUNCE if has_disk else 0
     store = open_tier(config.tiers.disk, namespace, codec, f"library-{secrets.token_hex(8)}") if has_disk else None
     if store is not None:
         undo.callback(store.close)
-    driver = _driver_of(memory)
     arena = _arena(n_host + n_bounce, extent_bytes, driver)
     undo.callback(arena.close)
     if store is not None:
@@ -114,6 +115,15 @@ def _driver_of(memory: BlockMemory) -> CudaDriver | None:
     from tenuto.memory.driver import CudaDriver
 
     return CudaDriver()
+
+
+def _context_of(memory: BlockMemory) -> AbstractContextManager[object]:
+    """The GPU that the blocks are in is the current one: memory is pinned for it."""
+    if memory.torch_device is None:
+        return nullcontext()
+    import torch
+
+    return torch.cuda.device(memory.torch_device)
 
 
 def _arena(n_slots: int, extent_bytes: int, driver: CudaDriver | None) -> HostArena:
