@@ -7,7 +7,7 @@ import numpy as np
 import tenuto
 
 layout = tenuto.Layout("contiguous", n_blocks=4, n_layers=2, outer_dim=2, page_tokens=16, inner_dim=64, dtype="float32")
-device = np.zeros(layout.size_bytes + layout.alignment, np.uint8)  # has room for 4 blocks of 16 tokens
+device = np.zeros(layout.buffer_bytes, np.uint8)  # has room for 4 blocks of 16 tokens
 settings = {"tiers.host.capacity": "256 KiB", "tiers.disk.path": sys.argv[1], "tiers.disk.capacity": "16 MiB"}
 prompts = [list(range(at, at + 64)) for at in range(0, 2048, 64)]  # 32 prompts of 4 blocks
 

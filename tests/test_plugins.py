@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from tenuto.config import load_config
+from tenuto.connectors.session import Setup, Worker
 from tenuto.errors import Cause, ConfigError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
@@ -16,6 +18,7 @@ from tenuto.testing.store_contract import StoreContract
 from tenuto.tiers.disk.opening import open_tier
 from tenuto.tiers.store import SlotIO, Store
 from tests.library.library_rig import LAYOUT, n_found, opened, prompt, store
+from tests.session import session_rig
 from tests.tiers.disk_fixtures import LAYOUT as EXTENTS
 from tests.tiers.disk_fixtures import NAMESPACE
 
@@ -160,3 +163,17 @@ def test_a_cache_goes_by_a_policy_of_others():
         assert n_found(cache, prompt(4)) == 2
         assert n_found(cache, prompt(1)) == 2
         assert cache.statistics()["moved.host_to_device"] == before + 2
+
+
+@pytest.mark.unit
+def test_an_engines_worker_takes_a_store_of_others_and_gives_it_up(tmp_path):
+    disk = {"path": str(tmp_path / "root"), "capacity": "16 MiB", "store": SQLITE}
+    config = load_config({"tiers": {"host": {"capacity": "1 MiB"}, "disk": disk}})
+    for _ in range(2):
+        worker = Worker(Setup(config, session_rig.NAMESPACE, session_rig.LAYOUT, session_rig.PAGE, "e"))
+        worker.register([torch.randn(16, 1, session_rig.PAGE, 32) for _ in range(2)])
+        shake = worker.handshake()
+        assert shake.disk.n_slots > 0
+        assert (shake.recovered, shake.peers) == ([], {})
+        worker.shutdown()
+    assert len(list(tmp_path.glob("root/*/*/rank-0/extents.sqlite"))) == 1

@@ -161,18 +161,18 @@ def test_threads_take_turns(tmp_path):
                     blocks.register().release()
                 n_found(cache, prompt(number * 100 + turn // 2, 2))
 
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(life, range(1, 5)))
+        with ThreadPoolExecutor(6) as threads:  # more than there are blocks for: some wait for others to register
+            list(threads.map(life, range(1, 7)))
         assert cache.flush()
         cache.check()
-        assert sum(n_found(cache, prompt(number * 100 + turn)) for number in range(1, 5) for turn in range(10)) == 80
+        assert sum(n_found(cache, prompt(number * 100 + turn)) for number in range(1, 7) for turn in range(10)) == 120
 
 
 def test_a_load_that_takes_too_long_is_a_miss(tmp_path, monkeypatch):
     with opened(tmp_path) as cache:
         store(cache, prompt(1))
     with opened(tmp_path) as cache:
-        store_ = cache._below._store
+        store_ = cache._core.below._store
         go, read = threading.Event(), store_.read
         monkeypatch.setattr(store_, "read", lambda *given: (go.wait(30), read(*given))[1])
         assert n_found(cache, prompt(1), timeout_s=0.01) == 0
@@ -216,3 +216,20 @@ def test_wrong_settings_are_one_line(given, line):
 def test_a_model_has_a_name(model):
     with pytest.raises(ConfigError, match=r"^model: .* is no name"):
         tenuto.open_cache(LAYOUT, model=model)
+
+
+def test_a_disk_that_hangs_costs_one_wait_and_then_blocks(tmp_path, monkeypatch):
+    go = threading.Event()
+    with opened(tmp_path, n_host=4, runtime__load_timeout_s=0.1) as cache:
+        store_ = cache._core.below._store
+        write = store_.write
+        monkeypatch.setattr(store_, "write", lambda items: (go.wait(60), write(items))[1])
+        for number in range(1, 40):
+            store(cache, prompt(number))
+        assert [n_found(cache, prompt(number)) for number in range(36, 40)] == [2] * 4
+        assert not cache.flush(timeout_s=0.01)
+        go.set()
+        assert cache.flush()
+        cache.check()
+        store(cache, prompt(50, 8))
+        assert n_found(cache, prompt(50, 8)) == 8

@@ -46,7 +46,7 @@ class CacheModel(RuleBasedStateMachine):
         try:
             blocks = self.cache.allocate(len(chain))
         except FullError:
-            assert self.cache.pool.statistics().leased > LAYOUT.n_blocks - len(chain)
+            assert self.cache._core.pool.statistics().leased > LAYOUT.n_blocks - len(chain)
             return
         with blocks:
             if one_by_one:
@@ -66,7 +66,7 @@ class CacheModel(RuleBasedStateMachine):
         tokens = tokens_of(chain)
         found = n_found(self.cache, tokens, salt)
         most = max((n for n in range(len(chain) + 1) if n == 0 or (salt, *chain[:n]) in self.known), default=0)
-        n_leased = self.cache.pool.statistics().leased
+        n_leased = self.cache._core.pool.statistics().leased
         if self.has_disk and n_leased + len(chain) <= LAYOUT.n_blocks:
             assert found == most
         assert found <= most
@@ -125,7 +125,7 @@ class CacheModel(RuleBasedStateMachine):
             read.release()
         assert self.cache.flush()
         self.cache.check()
-        assert self.cache.pool.statistics().leased == 0
+        assert self.cache._core.pool.statistics().leased == 0
         self.cache.close()
         self.folder.cleanup()
 

@@ -24,7 +24,7 @@ def into(cache, state):
 
 def evict(cache, blocks, read):
     read.release()
-    cache.allocate(len(cache.pool)).discard()
+    cache.allocate(len(cache._core.pool)).discard()
 
 
 def invalidate(cache, blocks, read):
@@ -46,7 +46,7 @@ CHOSEN_BY_THE_CACHE = (Trigger.EVICT, Trigger.INVALIDATE)
 
 
 def state_in_the_pool(cache, slot):
-    return SlotState(int(cache.pool._states[slot]))
+    return SlotState(int(cache._core.pool._states[slot]))
 
 
 @pytest.mark.parametrize(("state", "trigger"), TRANSITIONS, ids=lambda value: value.name)
@@ -70,11 +70,11 @@ def test_a_block_moves_as_the_table_says(cache, state, trigger):
 )
 def test_any_other_move_raises_one_line_that_names_the_state_and_changes_nothing(cache, state, trigger):
     blocks, read = into(cache, state)
-    before = cache.pool.statistics()
+    before = cache._core.pool.statistics()
     with pytest.raises(StateError, match=state.name) as raised:
         FIRE[trigger](cache, blocks, read)
     assert "\n" not in str(raised.value)
-    assert cache.pool.statistics() == before
+    assert cache._core.pool.statistics() == before
     if read is None:
         assert blocks.states == [state]
         blocks.discard()
@@ -171,5 +171,5 @@ def test_dropped_leases_give_their_blocks_back_and_warn():
         with pytest.warns(ResourceWarning, match="without being released"):
             blocks.register()
         assert cache.flush()
-        assert cache.pool.statistics().leased == 0
+        assert cache._core.pool.statistics().leased == 0
         cache.check()

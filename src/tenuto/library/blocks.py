@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tenuto.errors import LeaseError, StateError
+from tenuto.library.core import CacheCore
 from tenuto.library.sequence import TokenSequence, extra_of
 from tenuto.pools import Lease, SlotState, WritableLease
 from tenuto.tokens import BlockHash, ExtraKeys
-
-if TYPE_CHECKING:
-    from tenuto.library.cache import KVCache
 
 
 class _Held:
     """Blocks of the device's memory that are leased."""
 
-    def __init__(self, cache: KVCache) -> None:
-        self._cache = cache
+    def __init__(self, core: CacheCore) -> None:
+        self._core = core
 
     @property
     def slots(self) -> list[int]:
@@ -39,7 +37,7 @@ class _Held:
         slots = self.slots
         if not 0 <= block < len(slots):
             raise IndexError(f"block {block} of {len(slots)}")
-        return self._cache.memory.view(slots[block], layer, outer)
+        return self._core.memory.view(slots[block], layer, outer)
 
     def _give_back(self) -> None:
         raise NotImplementedError
@@ -58,9 +56,9 @@ class Blocks(_Held):
     Use it with ``with``, or `release` it. One that is dropped gives its blocks back and warns.
     """
 
-    def __init__(self, cache: KVCache, sequence: TokenSequence, start: int, leases: Sequence[Lease]) -> None:
+    def __init__(self, core: CacheCore, sequence: TokenSequence, start: int, leases: Sequence[Lease]) -> None:
         """Blocks from `start` on of a sequence, in order of the leases."""
-        super().__init__(cache)
+        super().__init__(core)
         self._leases: list[Lease] | None = list(leases)
         self._n_blocks = sum(map(len, leases))
         self.start = start
@@ -74,7 +72,7 @@ class Blocks(_Held):
     @property
     def n_tokens(self) -> int:
         """Tokens of these blocks: after `match`, what need not be computed."""
-        return len(self) * self._cache.layout.page_tokens
+        return len(self) * self._core.page_tokens
 
     @property
     def hashes(self) -> list[BlockHash]:
@@ -122,10 +120,10 @@ class WritableBlocks(_Held):
     that is dropped gives its blocks back and warns. One thread at a time.
     """
 
-    def __init__(self, cache: KVCache, lease: WritableLease) -> None:
-        super().__init__(cache)
+    def __init__(self, core: CacheCore, lease: WritableLease) -> None:
+        super().__init__(core)
         self._lease = lease
-        self._page_tokens = cache.layout.page_tokens
+        self._page_tokens = core.page_tokens
         self._sequence: TokenSequence | None = None
         self._start = 0
         self._n_complete = 0
@@ -147,7 +145,7 @@ class WritableBlocks(_Held):
         """Their block numbers in the layout. Raises `StateError` when registered, `LeaseError` when discarded."""
         if self._is_registered:
             raise StateError("these blocks are REGISTERED, to be read alone: use the Blocks that `register` gave")
-        return self._lease.borrow(self._cache.pool).tolist()
+        return self._lease.borrow(self._core.pool).tolist()
 
     @property
     def is_consumed(self) -> bool:
@@ -167,8 +165,8 @@ class WritableBlocks(_Held):
         """
         if self._sequence is not None:
             raise StateError(f"cannot init a sequence in blocks that have one: block 0 is {self.states[0].name}")
-        begun = _begin(self._cache, salt, after)
-        self._cache.pool.init(self._lease, 0)
+        begun = _begin(self._core, salt, after)
+        self._core.pool.init(self._lease, 0)
         self._sequence, self._start = begun
         self._is_partial = True
 
@@ -189,7 +187,7 @@ class WritableBlocks(_Held):
         taken = list(token_ids[:room])
         sequence.append(taken)
         if taken and not self._is_partial:
-            self._cache.pool.init(self._lease, self._n_complete)
+            self._core.pool.init(self._lease, self._n_complete)
             self._is_partial = True
         return len(taken)
 
@@ -203,7 +201,7 @@ class WritableBlocks(_Held):
             n_tokens = self.n_tokens - at * self._page_tokens
             raise StateError(f"cannot commit block {at}: it has {n_tokens} tokens of {self._page_tokens}")
         key = sequence.chain.key(self._start + at)
-        self._cache.pool.commit(self._lease, at, key)
+        self._core.pool.commit(self._lease, at, key)
         self._n_complete, self._is_partial = at + 1, False
         return key.hash
 
@@ -217,9 +215,9 @@ class WritableBlocks(_Held):
             raise StateError(f"cannot apply {len(token_ids)} tokens to blocks of {n_tokens}")
         if self._sequence is not None:
             raise StateError(f"cannot apply to blocks that have a sequence: block 0 is {self.states[0].name}")
-        sequence, start = _begin(self._cache, salt, after)
+        sequence, start = _begin(self._core, salt, after)
         sequence.append(token_ids)
-        self._cache.pool.apply(self._lease, [sequence.chain.key(index) for index in range(start, start + len(self))])
+        self._core.pool.apply(self._lease, [sequence.chain.key(index) for index in range(start, start + len(self))])
         self._sequence, self._start, self._n_complete = sequence, start, len(self)
 
     def register(self) -> Blocks:
@@ -231,14 +229,14 @@ class WritableBlocks(_Held):
         if self._sequence is None or self._n_complete < len(self.slots):
             least = self.states[self._n_complete] if len(self) else SlotState.RESET
             raise StateError(f"cannot register block {self._n_complete}: it is {least.name}")
-        blocks = self._cache.register(self._lease, self._sequence, self._start)
+        held = self._core.register(self._lease, self._sequence, self._start)
         self._is_registered = True
-        return blocks
+        return Blocks(self._core, self._sequence, self._start, [held])
 
     def reset(self) -> None:
         """Any state but REGISTERED → RESET: the blocks are empty again, and still leased. Raises as `slots` does."""
         if self.slots:
-            self._lease = self._cache.empty(self._lease)
+            self._lease = self._core.empty(self._lease)
         self._sequence, self._start, self._n_complete, self._is_partial = None, 0, 0, False
 
     def discard(self) -> None:
@@ -259,10 +257,10 @@ class WritableBlocks(_Held):
         return f"<WritableBlocks {', '.join(state.name for state in self.states)}>"
 
 
-def _begin(cache: KVCache, salt: str | ExtraKeys, after: Blocks | None) -> tuple[TokenSequence, int]:
+def _begin(core: CacheCore, salt: str | ExtraKeys, after: Blocks | None) -> tuple[TokenSequence, int]:
     """A sequence to be filled, and the index of its next block."""
     if after is None:
-        return cache.begin(extra_of(salt)), 0
+        return core.begin(extra_of(salt)), 0
     if salt:
         raise StateError("cannot give a salt to blocks behind others, whose salt they have; leave it out")
     start = after.start + len(after)

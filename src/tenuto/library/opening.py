@@ -11,6 +11,7 @@ from tenuto.config import Config, parse_size
 from tenuto.errors import ConfigError
 from tenuto.library.below import TiersBelow
 from tenuto.library.cache import KVCache
+from tenuto.library.core import CacheCore
 from tenuto.manager import BlockManager, Limits
 from tenuto.memory.allocators import Allocator, allocator_of
 from tenuto.memory.arena import HostArena
@@ -62,7 +63,7 @@ def open_cache(
     extent = layout.extent()
     host_slots(config, extent.extent_bytes)  # what is wrong is told before memory is taken
     if buffer is None:
-        buffer = allocator_of(allocator).allocate(layout.size_bytes + layout.alignment - 1)
+        buffer = allocator_of(allocator).allocate(layout.buffer_bytes)
     memory = BlockMemory(layout, buffer)
     namespace = _namespace(layout, extent, model)
     pool = Pool("device", layout.n_blocks, policy)
@@ -70,7 +71,7 @@ def open_cache(
     with _context_of(memory), ExitStack() as undo:
         below = _open_below(config, pool, memory, namespace, driver, undo)
         undo.pop_all()
-    return KVCache(memory, pool, below, namespace, config.runtime)
+    return KVCache(CacheCore(memory, pool, below, namespace, config.runtime))
 
 
 def _namespace(layout: Layout, extent: ExtentLayout, model: str) -> Namespace:

@@ -84,6 +84,11 @@ class Layout:
         return self.n_blocks * self.block_stride * (1 if self.kind == "contiguous" else self.n_layers)
 
     @property
+    def buffer_bytes(self) -> int:
+        """Bytes of a buffer that has room for all blocks whatever its address."""
+        return self.size_bytes + self.alignment - 1
+
+    @property
     def region_bytes(self) -> int:
         """Bytes of each buffer when every layer of "per layer" has one."""
         return self.n_blocks * self.block_stride
