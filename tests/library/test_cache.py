@@ -182,6 +182,31 @@ def test_a_load_that_takes_too_long_is_a_miss(tmp_path, monkeypatch):
         cache.check()
 
 
+def test_a_match_that_is_interrupted_gives_its_blocks_back_once_nothing_writes_them(tmp_path, monkeypatch):
+    with opened(tmp_path) as cache:
+        store(cache, prompt(1))
+    with opened(tmp_path) as cache:
+        below = cache._core.below
+        go, read, poll = threading.Event(), below._store.read, below._engine.poll
+        monkeypatch.setattr(below._store, "read", lambda *given: (go.wait(30), read(*given))[1])
+
+        def interrupted(wait_s=0.0):
+            if wait_s and below._engine.n_pending():
+                monkeypatch.setattr(below._engine, "poll", poll)
+                raise KeyboardInterrupt
+            return poll(wait_s)
+
+        monkeypatch.setattr(below._engine, "poll", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cache.match(prompt(1))
+        assert cache.statistics()["device.free"] == 8
+        store(cache, prompt(2, 8))
+        go.set()
+        assert cache.flush()
+        assert n_found(cache, prompt(2, 8)) == 8
+        assert n_found(cache, prompt(1)) == 2
+
+
 def test_memory_of_every_kind_holds_blocks(tmp_path):
     shared = Shared()
     layers = [np.zeros(LAYOUT.region_bytes * 4, np.float16) for _ in range(LAYOUT.n_layers)]

@@ -75,13 +75,15 @@ class TiersBelow:
 
     def bring(self, chain: HashChain, start: int, timeout_s: float) -> Lease:
         """Load what there is of a chain from block `start` on into the device; a lease on what came, in one run."""
-        hit = self._find(chain, start, time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
+        hit = self._find(chain, start, deadline)
         lease = None if hit is None else _room_for(hit, self._device)
         if hit is None or lease is None:
             return self._device.match([])
-        self._device.apply(lease, [chain.key(index) for index in range(start, start + hit.n_blocks)])
-        failed = self._load(hit, lease.slots, timeout_s)
-        held = self._device.register(lease, failed).lease
+        with lease:
+            self._device.apply(lease, [chain.key(index) for index in range(start, start + hit.n_blocks)])
+            failed = self._load(hit, lease.slots, deadline)
+            held = self._device.register(lease, failed).lease
         with held.split(range(min(failed, default=len(held)), len(held))):  # behind a gap: nobody holds them
             return held
 
@@ -154,7 +156,7 @@ class TiersBelow:
             self.turn(min(left_s, _TURN_S))
         return found if isinstance(found, Hit) else None
 
-    def _load(self, hit: Hit, slots: Sequence[int], timeout_s: float) -> set[int]:
+    def _load(self, hit: Hit, slots: Sequence[int], deadline: float) -> set[int]:
         """Load a hit's blocks into device slots; the indices of those that were not."""
         onboard = self.manager.onboard(hit, [PageRun((slot,)) for slot in slots])
         first: dict[int, int] = {}  # block, by transfer
@@ -164,20 +166,20 @@ class TiersBelow:
                 first[transfer.id] = at
                 at += len(transfer.keys)
         self._engine.submit(onboard.transfers)
-        results = self._wait_for(onboard.awaited, timeout_s)
+        results = self._wait_for(onboard.awaited, deadline)
         return {first[result.transfer_id] + index for result in results for index in result.failed}
 
-    def _wait_for(self, awaited: Collection[int], timeout_s: float) -> list[TransferResult]:
-        """Results of these transfers; loads are given up after `timeout_s`."""
-        self._wanted = dict.fromkeys(awaited)
-        deadline = time.monotonic() + timeout_s
-        while None in self._wanted.values():
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                self._engine.cancel([number for number, result in self._wanted.items() if result is None])
-            self.turn(min(max(left_s, 0.0), _TURN_S) or 0.001)
-        results, self._wanted = self._wanted, {}
-        return [result for result in results.values() if result is not None]
+    def _wait_for(self, awaited: Collection[int], deadline: float) -> list[TransferResult]:
+        """Results of these transfers; loads that are late are given up."""
+        self._wanted = wanted = dict[int, TransferResult | None].fromkeys(awaited)
+        try:
+            while None in wanted.values() and (left_s := deadline - time.monotonic()) > 0:
+                self.turn(min(left_s, _TURN_S))
+        finally:  # also after a Ctrl-C: the device slots are given back, and nothing may write them then
+            self._engine.cancel([number for number, result in wanted.items() if result is None])
+            while None in wanted.values():
+                self.turn(_TURN_S)
+        return [result for result in wanted.values() if result is not None]
 
     def _wait_until(self, holds: Callable[[], bool], deadline: float) -> None:
         """Take turns until it holds; where it did not in time, the next calls don't wait before it did once."""
