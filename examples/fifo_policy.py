@@ -9,7 +9,7 @@ class Fifo:
 
     def __init__(self):
         self._numbers = itertools.count()
-        self._came = {}  # by slot: the block's hash, and the number of its coming
+        self._came = {}  # by slot: its block, and the number of its coming
         self._evictable = set()
         self._queue = []  # (number, slot), each once; stale where the slot is leased or has another block by now
         self._queued = set()
@@ -17,8 +17,8 @@ class Fifo:
     def grow(self, n_slots):
         """Slots need no preparation."""
 
-    def cached(self, slots, hashes):
-        for slot, block in zip(reversed(slots.tolist()), reversed(hashes), strict=True):  # a chain's tail goes first
+    def cached(self, slots, blocks, *_):
+        for slot, block in zip(reversed(slots.tolist()), reversed(blocks), strict=True):  # a chain's tail goes first
             known, number = self._came.get(slot, (None, 0))
             if known != block:
                 number = next(self._numbers)
@@ -30,6 +30,11 @@ class Fifo:
 
     def leased(self, slots):
         self._evictable.difference_update(slots.tolist())
+
+    def forgotten(self, slots):
+        self.leased(slots)
+        for slot in slots.tolist():
+            self._came.pop(slot, None)
 
     def evict(self, n):
         victims = []

