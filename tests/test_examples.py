@@ -31,3 +31,16 @@ def test_an_example_runs(tmp_path, name):
 @pytest.mark.parametrize("name", MOST_LINES)
 def test_an_example_is_short(name):
     assert len(lines_of_code(EXAMPLES / name)) <= MOST_LINES[name]
+
+
+def test_the_librarys_example_needs_numpy_alone(tmp_path):
+    """As where nothing but tenuto's own dependencies is installed."""
+    absent = ["torch", "triton", "vllm", "transformers"]
+    code = (
+        f"import runpy, sys; sys.modules.update(dict.fromkeys({absent})); del sys.argv[0]; runpy.run_path(sys.argv[0])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, EXAMPLES / "library.py", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert "32 prompts came back whole" in run.stdout
