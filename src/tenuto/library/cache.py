@@ -20,7 +20,8 @@ class KVCache:
     What is registered goes down at once: into host memory, and from there to disk. Where memory is short, the blocks
     used longest ago leave the device, then host memory, and `match` brings them back. Every block is verified when it
     is read from disk. Made by `open_cache`; use it with ``with``, or `close` it. Thread-safe: calls take turns, so that
-    one which waits holds up the others; leases may be released meanwhile.
+    one which waits holds up the others; leases may be released meanwhile. On a GPU, calls are made on the stream that
+    computes: they come after what it has queued, so that a lease may be released once what uses its blocks is queued.
     """
 
     def __init__(self, core: CacheCore) -> None:

@@ -4,6 +4,7 @@ A policy of yours is tested by pytest so::
 
     from tenuto.testing.policy_contract import PolicyContract
 
+
     class TestMine(PolicyContract):
         def make_policy(self):
             return MyPolicy()
