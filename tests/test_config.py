@@ -67,7 +67,7 @@ def test_what_is_no_size_is_refused(text):
             "tiers.disk.path: stripes have no first folder; give one",
         ),
         ({"tiers": {"disk": "/x"}}, "tiers.disk: expected a group of settings, got '/x'"),
-        ({"tiers": {"disk": {"io_threads": 0}}}, "tiers.disk.io_threads: 0 is out of range; give 1 to 256"),
+        ({"tiers": {"disk": {"io_threads": 257}}}, "tiers.disk.io_threads: 257 is out of range; give 0 to 256"),
         (
             {"runtime": {"metrics_port": 65536}},
             "runtime.metrics_port: 65536 is out of range; give 0 to 65535",
@@ -110,11 +110,11 @@ def test_every_setting_refuses_a_list_in_one_line_of_its_own(leaf):
 def test_all_mistakes_are_listed_at_once():
     with pytest.raises(ConfigError) as raised:
         load_config({
-            "tires": {}, "tiers": {"disk": {"io_threads": 0}, "host": {"capacity": "auto"}}, "model": {}
+            "tires": {}, "tiers": {"disk": {"io_threads": 257}, "host": {"capacity": "auto"}}, "model": {}
         })  # fmt: skip
     assert str(raised.value).splitlines() == [
         "tires: unknown setting; did you mean tiers?",
-        "tiers.disk.io_threads: 0 is out of range; give 1 to 256",
+        "tiers.disk.io_threads: 257 is out of range; give 0 to 256",
         'tiers.host.capacity: \'auto\' is not a size; write it as "4 GiB", "512 MiB" or bytes',
     ]
 

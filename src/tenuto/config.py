@@ -65,15 +65,16 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacity: SizeOrAuto = "auto"
     """Bytes for all engines of the node together. "auto": half of what is free or already ours."""
     runtime: DiskRuntime = "file"
-    """What reads and writes: "file" (threads with direct I/O), "striped" (the same over several folders), or a library
-    that has to be there: "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"."""
+    """What reads and writes: "file" (direct I/O), "striped" (the same over several folders), or a library that has to
+    be there: "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"."""
     stripes: Folders = ()
     """Further folders, one a disk, that blocks are striped over beside `path`, with the runtime "striped". On the
     command line with commas between them."""
     store: Plugin = ""
     """A store of others in the place of pool files: "module:Class" of a class that keeps the contract of stores."""
-    io_threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
-    """Persistent threads that read and write extents; of stripes, for each folder."""
+    io_threads: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
+    """Threads of a folder that move blocks or, where the kernel's queue (AIO) does that, check them. 0: 16, or 2 beside
+    the queue."""
     file_bytes: Size = "1 GiB"
     """Size of one pool file, at most a sixteenth of the capacity; files are added as they are needed."""
     poll_s: Seconds = 2.0

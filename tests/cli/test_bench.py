@@ -3,6 +3,9 @@
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -210,3 +213,20 @@ def test_without_what_it_needs_installed_a_bench_says_so_in_a_line(name, package
     assert main(["bench", name, "--quick", "--dir", str(tmp_path)]) == 1
     (line,) = lines_of(capsys)
     assert line == f"tenuto bench: missing: {package}; run this in the environment that has it"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_bench_that_is_ended_leaves_nothing_behind(tmp_path, number):
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from tenuto.cli.bench import layered; from tenuto.cli.main import main; "
+        "layered.Bed = lambda *a, **o: (print('there', flush=True), signal.pause()); "
+        f"main(['bench', 'layered', '--quick', '--dir', {str(tmp_path / 'work')!r}, '--out', {str(tmp_path)!r}])"
+    )
+    bench = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert bench.stdout.readline() == "there\n"
+    assert list((tmp_path / "work").iterdir())
+    bench.send_signal(number)
+    _, said = bench.communicate(timeout=30)
+    assert "tenuto bench: interrupted" in said
+    assert list((tmp_path / "work").iterdir()) == []

@@ -237,3 +237,13 @@ def test_the_line_refuses_what_is_ours_whoever_calls():
 def test_a_folder_that_can_be_of_no_use_is_one_line_before_anything_starts(installed, capsys, folder, why):
     (said,) = refusal(capsys, "m", "--disk", folder)
     assert why in said
+
+
+def test_what_the_disks_settings_lack_on_this_machine_is_one_line_before_anything_starts(installed, capsys, tmp_path):
+    (said,) = refusal(capsys, "m", "--disk", str(tmp_path), "--tiers.disk.runtime", "cufile")
+    assert 'tiers.disk.runtime: "cufile" does not work here: ' in said
+    striped = ("--disk", str(tmp_path), "--tiers.disk.runtime", "striped", "--tiers.disk.stripes")
+    (said,) = refusal(capsys, "m", *striped, "/dev/null/kv")
+    assert "tiers.disk.stripes: /dev/null is no folder" in said
+    (said,) = refusal(capsys, "m", *striped, str(tmp_path))
+    assert "tiers.disk.stripes: a folder is there twice" in said

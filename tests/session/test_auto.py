@@ -1,5 +1,6 @@
 """`onboard` "auto": by measured rates a hit is loaded under the forward that uses it, or before it."""
 
+import numpy as np
 import pytest
 
 from tenuto.connectors.session import Progress, WorkerReport
@@ -104,7 +105,8 @@ def test_who_is_tried_beside_others_stalls_none_of_them():
     assert auto.ask(1, n_more=1000) == (ALL, False)
 
 
-def test_a_step_that_waits_for_layers_teaches_nothing_of_computing():
+@pytest.mark.parametrize(("waited_s", "learnt_s"), [(0.0, 2.0), (0.15, 1.85), (0.5, None)])
+def test_of_a_step_with_layers_counts_what_it_did_not_wait_for_them_unless_it_waited_much(waited_s, learnt_s):
     rig = Rig(onboard="layered", cost_gate=False)
     rig.compute(View("first", prompt(0)))
     view = View("a", prompt(0))
@@ -113,12 +115,16 @@ def test_a_step_that_waits_for_layers_teaches_nothing_of_computing():
     progress = Progress("a", range(view.n_tokens // PAGE), True, view.n_tokens, view.n_tokens - n)
     plan = rig.leader.plan_step([(view, progress)], is_idle=False, n_tokens=view.n_tokens - n)
     assert plan.layered
-    assert plan.timed == 0
-    rig.leader.receive(WorkerReport({t.id: [TransferResult(t.id)] for t in (*plan.layered, *plan.after_forward)}))
+    assert plan.timed
+    rig.clock.advance(2.0)
+    results = {t.id: [TransferResult(t.id)] for t in (*plan.layered, *plan.after_forward)}
+    rig.leader.receive(WorkerReport(results, timed=plan.timed, waited_s=waited_s))
     rig.leader.check()
-    late = View("b", prompt(9))
-    progress = Progress("b", range(200, 200 + late.n_tokens // PAGE), True, late.n_tokens, late.n_tokens)
-    assert rig.leader.plan_step([(late, progress)], is_idle=False, n_tokens=late.n_tokens).timed > 0
+    compute = rig.leader.gate._step_rates.cost()
+    if learnt_s is None:
+        assert compute is None
+    else:
+        assert compute.seconds(np.array([n]), np.array([view.n_tokens]))[0] == pytest.approx(learnt_s)
 
 
 @pytest.mark.parametrize(("mode", "n_host", "disk", "expected"), [

@@ -404,10 +404,14 @@ def test_a_worker_names_the_step_that_is_to_be_timed_once():
     assert worker.report() is None
     worker.begin_step(StepPlan())
     assert worker.report() is None
+    worker._layered = SimpleNamespace(take_waited_s=lambda: 0.2)
+    worker.begin_step(StepPlan(timed=8))
+    assert worker.report() == WorkerReport(timed=8, waited_s=0.2)
 
 
 def test_ranks_that_name_a_step_name_the_same():
-    one, two = WorkerReport(timed=7), WorkerReport(timed=7)
+    one, two = WorkerReport(timed=7, waited_s=0.1), WorkerReport(timed=7, waited_s=0.3)
     one.merge(two)
     two.merge(WorkerReport())
     assert one.timed == two.timed == 7
+    assert one.waited_s == two.waited_s == 0.3

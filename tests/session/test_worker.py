@@ -224,7 +224,7 @@ OPENING = "tenuto.tiers.disk.opening"
 IN_THE_STORE = ["_open_manifest", "Growth", "Peers", "run_devices", "PoolFiles"]
 LATE = {
     "_Lane": "tenuto.transfers.engine._Lane",
-    "IoThreads": "tenuto.tiers.disk.runtime.threaded.IoThreads",
+    "IoThreads": "tenuto.tiers.disk.runtime.queuelane.IoThreads",
 } | {name: f"tenuto.tiers.disk.store.{name}" for name in IN_THE_STORE}
 LATE |= {name: f"{OPENING}.{name}" for name in ("claim", "quota_of", "DiskStore")}
 

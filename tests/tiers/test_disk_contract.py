@@ -1,5 +1,6 @@
 """The disk store keeps the contract of stores on every runtime that is here."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -9,6 +10,7 @@ from tenuto.tiers.disk import DiskSettings, DiskStore
 from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.disk.runtime import open_runtime
+from tenuto.tiers.disk.store import open_files
 from tests.tiers.disk_fixtures import NAMESPACE, wait_until
 
 pytestmark = pytest.mark.contract
@@ -29,11 +31,30 @@ class TestOnAFolder(StoreContract):
 
 class TestOnStripes(StoreContract):
     def make_store(self, codec, folder):
-        parts = [folder / name for name in "abcd"]
-        for part in parts:
-            part.mkdir()
-        url = f"striped://{','.join(map(str, parts))}"
+        url = striped_url(folder)
         return disk_store(codec, folder, runtime=lambda _, settings: open_runtime(url, settings))
+
+
+class TestOnAFolderByThreads(StoreContract):
+    def make_store(self, codec, folder):
+        return disk_store(codec, folder, runtime=lambda folders, settings: open_files(folders, by_threads(settings)))
+
+
+class TestOnStripesByThreads(StoreContract):
+    def make_store(self, codec, folder):
+        url = striped_url(folder)
+        return disk_store(codec, folder, runtime=lambda _, settings: open_runtime(url, by_threads(settings)))
+
+
+def striped_url(folder):
+    parts = [folder / name for name in "abcd"]
+    for part in parts:
+        part.mkdir()
+    return f"striped://{','.join(map(str, parts))}"
+
+
+def by_threads(settings):
+    return replace(settings, is_queued=False)
 
 
 if any(map(find_spec, ("nixl", "nixl_cu12", "nixl_cu13"))):

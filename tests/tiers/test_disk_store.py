@@ -9,10 +9,18 @@ from tenuto.errors import Cause, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.testing.files import BROKEN, DISK_FULL, READ_ONLY, FaultyFiles
 from tenuto.tiers.disk.runtime import open_runtime
+from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.store import SlotIO
 from tests.tiers.disk_fixtures import EXTENT, LAYOUT, NAMESPACE, block, payload, wait_until
 
 pytestmark = pytest.mark.adapter
+
+
+@pytest.fixture(autouse=True, params=["queue", "threads"])
+def way(request, monkeypatch):
+    """What moves bytes: all of this is so by the kernel's queue and by threads."""
+    if request.param == "threads":
+        monkeypatch.setattr(DirectFiles, "open_queue", lambda *_: None)
 
 
 def faulty(made, **faults):

@@ -434,7 +434,7 @@ def test_a_write_that_does_not_go_on_has_failed(tmp_path, monkeypatch, is_direct
     """It was taken for done: what it had not written was listed."""
     if not is_direct:
         without_direct_io(monkeypatch)
-    runtime = open_runtime(f"file://{tmp_path}")
+    runtime = open_runtime(f"file://{tmp_path}", RuntimeSettings(is_queued=False))
     bench = Bench(runtime)
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: n_bytes)
     (state,) = bench.moved([bench.request(Op.WRITE, 0)])

@@ -1,6 +1,7 @@
 """Loads and stores layer by layer: the same bytes as block by block, each layer in time, and any fault is a miss."""
 
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -62,7 +63,8 @@ class _Fence:
         self.layer, self.order = layer, order
 
     def wait(self):
-        """At once."""
+        if "the GPU has failed" in self.order:
+            raise RuntimeError("CUDA error")
 
     def fence(self):
         self.order.append(("fence", self.layer))
@@ -219,6 +221,20 @@ def test_a_layer_that_does_not_come_in_time_gives_the_load_up_and_its_pages_are_
     assert not rig.device.pages.any()
 
 
+def test_what_the_engine_waits_for_layers_is_counted(make):
+    slow, waits_s = SlowStore(MemoryStore(None, 0)), 0.05
+    rig = make(slow, timeout_s=waits_s)
+    slow.store = rig.memory
+    rig.fill_store(0, BLOCKS[0])
+    slow.hold("read")
+    rig.begin(read_of(1, BLOCKS[:1], [0], [2]), load_of(2, BLOCKS[:1], [2], [run_of(0)], after=(1,)))
+    began = time.monotonic()
+    rig.load_all()
+    assert 0.9 * waits_s < rig.loads.waited_s <= time.monotonic() - began
+    slow.let_go()
+    rig.loads.end()
+
+
 @pytest.mark.parametrize("asked", [[], [0]])
 def test_a_load_that_is_given_up_twice_is_answered_once(make, asked):
     slow = SlowStore(MemoryStore(None, 0))
@@ -338,6 +354,22 @@ def test_a_device_that_raises_is_a_failure_and_not_the_end(make, our_log):
     assert {index: failure.cause for index, failure in rig.loads.end()[1].items()} == {0: Cause.IO_ERROR}
     assert rig.results(rig.loads, 1) == {1: {0: Cause.IO_ERROR}}
     assert "layer 0 of a load failed" in our_log()[0].getMessage()
+
+
+def test_bytes_that_a_gpu_never_brings_fail_their_blocks_and_the_next_load_goes_on(make, our_log):
+    rig = make()
+    rig.fill_host(4, BLOCKS[0])
+    rig.begin(load_of(1, BLOCKS[:1], [4], [run_of(0)]))
+    rig.load_all()
+    rig.order.append("the GPU has failed")
+    assert rig.loads.end() == {}
+    assert rig.results(rig.loads, 1) == {1: {0: Cause.IO_ERROR}}
+    assert "has not landed" in our_log()[0].getMessage()
+    rig.order.remove("the GPU has failed")
+    rig.begin(load_of(2, BLOCKS[:1], [4], [run_of(0)]))
+    rig.load_all()
+    assert rig.loads.end() == {}
+    assert rig.results(rig.loads, 1) == {2: {}}
 
 
 def test_steps_follow_each_other_while_the_last_ones_bytes_still_land(make):

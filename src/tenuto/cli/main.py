@@ -6,9 +6,11 @@ import argparse
 import difflib
 import os
 import re
+import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from tenuto import __version__
 from tenuto.cli import config
@@ -59,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        return args.run(args)
+        with _terminable():
+            return args.run(args)
     except TenutoError as error:
         for line in str(error).splitlines():
             _say(f"tenuto {args.command}: {line}")
@@ -67,6 +70,20 @@ def _run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _say(f"tenuto {args.command}: interrupted")
         return EXIT_INTERRUPTED
+
+
+@contextmanager
+def _terminable() -> Generator[None]:
+    """What was begun is ended by SIGTERM as by Ctrl-C, unless somebody hears that signal already."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _say(line: str) -> None:

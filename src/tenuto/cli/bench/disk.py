@@ -33,13 +33,13 @@ GROWTH_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class DiskSizes:
-    """`n_units` of 1 MiB per direction and round; our reads and writes come in batches of `batch`."""
+    """`n_units` of 1 MiB per direction and round; ours come in batches of `batch`, `n_threads` as in production."""
 
     n_units: int = 1024
     n_rounds: int = 15
     n_uring_rounds: int = 3
     batch: int = 64
-    n_threads: int = 8
+    n_threads: int | None = None
 
 
 @dataclass(slots=True)
@@ -58,11 +58,11 @@ def measure_disk(folder: Path, sizes: DiskSizes, bar: Bar) -> Figures:
     """Medians over the rounds of our rate over fio's in the same round, and of the rates themselves.
 
     fio: one job, libaio, 1 MiB, queue depth 8, O_DIRECT, sequential writes and random reads of one file. Ours:
-    `DiskStore` as in production, with as many threads as fio's queue is deep: new blocks into slots that held others
-    (manifest, header and sums included), then every block in random order, each verified. Both files are written
-    before the first round. A round is fio's write, ours, fio's read, ours; every other round we go first, so that
-    neither always has a rested disk. io_uring's rates, where fio has it, come from a few rounds at the end, for
-    information. `cores`: seconds of all our threads over seconds of the clock, while we read and write.
+    `DiskStore` as in production: new blocks into slots that held others (manifest, header and sums included), then
+    every block in random order, each verified. Both files are written before the first round. A round is fio's
+    write, ours, fio's read, ours; every other round we go first, so that neither always has a rested disk. io_uring's
+    rates, where fio has it, come from a few rounds at the end, for information. `cores`: seconds of all our threads
+    over seconds of the clock, while we read and write.
     """
     program = find_fio()
     with _work_folder(folder, sizes) as work:

@@ -307,7 +307,7 @@ def _disk(work: Path, namespace: Namespace, codec: ExtentCodec, sizes: BedSizes)
             "give a folder on another disk, or --quick"
         )
     root = work / "tenuto"
-    settings = DiskSettings(Quota(root, capacity_bytes), n_bytes // 16, Disk().io_threads)
+    settings = DiskSettings(Quota(root, capacity_bytes), n_bytes // 16, Disk().io_threads or None)
     return DiskStore(claim(root, namespace, "bench", 0), codec, settings)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from tenuto.cli.bench.engines.budget import Budget
 from tenuto.cli.bench.engines.fleet import Fleet
 from tenuto.cli.bench.engines.messages import Window
-from tenuto.cli.bench.engines.options import WORKLOADS, EngineOptions
+from tenuto.cli.bench.engines.options import FRESH, RATES, SATURATED, WORKLOADS, EngineOptions
 from tenuto.cli.bench.engines.traffic import Traffic
 from tenuto.cli.bench.engines.variants import (
     EngineSizes,
@@ -25,13 +25,12 @@ from tenuto.cli.bench.engines.variants import (
     lmcache_environment,
 )
 from tenuto.cli.bench.measured import Measured
-from tenuto.cli.bench.serving_figures import FRESH, SATURATED, Place, in_words, serving_details, serving_figures
+from tenuto.cli.bench.serving_figures import Place, in_words, serving_details, serving_figures
 from tenuto.errors import ConfigError, TenutoError
 
 GIB = 1 << 30
 _FRESH = Traffic(0, 64, 1, 1024, 0, 128, n_clients=32)
 _SATURATED = Traffic(0, 48, 4, 2048, 512, 128, n_clients=16)
-RATES = "rates"
 _SHARES = {FRESH: 0.6, SATURATED: 0.85}
 """Of the budget, by which these rounds have ended; the rates have what is left."""
 

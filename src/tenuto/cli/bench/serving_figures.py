@@ -9,10 +9,9 @@ from statistics import median
 from typing import Any
 
 from tenuto.cli.bench.engines.messages import Window
+from tenuto.cli.bench.engines.options import FRESH, SATURATED
 from tenuto.cli.bench.result import Figures
 
-FRESH = "fresh"
-SATURATED = "saturated"
 _MS = 1e3
 
 

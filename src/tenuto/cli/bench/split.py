@@ -20,6 +20,7 @@ from tenuto.cli.bench.result import Figures
 from tenuto.cli.bench.split_figures import SplitTimes, in_words, split_details, split_figures
 from tenuto.cli.trace.timeline import draw_timeline, extent
 from tenuto.errors import ConfigError, TenutoError
+from tenuto.memory.layout import choose_block_tokens
 from tenuto.tiers.disk.instance import file_system
 from tenuto.traces import hidden_share
 
@@ -163,10 +164,11 @@ class _Bench:
         return draw_timeline(traced.spans, title, extent(shown))
 
     def _add_part(self, suffix: str, step_tokens: int) -> None:
-        sizes = self._sizes
-        block_tokens = sizes.block_tokens or 64
+        sizes, model = self._sizes, self._model
+        per_layer = model.kv_bytes_per_token // model.n_layers
+        block_tokens = choose_block_tokens(sizes.block_tokens, sizes.page_tokens, per_layer)
         self.parts.append(
-            _Part(suffix, SplitTimes(sizes.n_tokens, step_tokens, self._model.kv_bytes_per_token, block_tokens))
+            _Part(suffix, SplitTimes(sizes.n_tokens, step_tokens, model.kv_bytes_per_token, block_tokens))
         )
 
     def _drop_parts_without_space(self) -> None:

@@ -55,6 +55,9 @@ class SlowFolder(DirectFiles):
         with self._pace.moving(sum(span.n_bytes for span in spans)):
             super().write(file, offset, spans)
 
+    def open_queue(self, n_events: int) -> None:
+        """See `QueuedDevice`. The kernel would not keep the pace."""
+
 
 def measure_striping(folder: Path, sizes: StripingSizes, bar: Bar) -> Figures:
     """Medians over rounds; each ratio is of rates of the same round, and the lower of reads' and writes'.

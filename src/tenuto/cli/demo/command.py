@@ -6,12 +6,10 @@ import argparse
 import fcntl
 import json
 import shutil
-import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 from tenuto.cli.demo import model
@@ -50,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
 
     from tenuto.cli.demo.report import Steps, show
 
-    signal.signal(signal.SIGTERM, _interrupt)
     with _locked(chosen_folder(args.dir, "--dir", "demo")) as folder:
         with Steps(Console(stderr=True)) as steps:
             outcome = _run_stages(folder, steps, keep=args.keep)
@@ -61,10 +58,6 @@ def run(args: argparse.Namespace) -> int:
     if (fault := outcome.fault()) is not None:
         raise TenutoError(f"{fault}; logs are in {folder}")
     return 0
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _check_packages() -> None:

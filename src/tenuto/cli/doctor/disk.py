@@ -14,7 +14,6 @@ from random import Random
 
 from tenuto.cli.doctor.finding import Finding, fail, ok, warn
 from tenuto.cli.wording import printable, size_text
-from tenuto.config import Disk
 from tenuto.errors import StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.tiers.disk.files import error_of
@@ -45,6 +44,14 @@ class Rates:
     is_direct: bool
     write: float
     read: float
+    is_queued: bool = False
+    """Whether the kernel's queue moved it, and not threads."""
+
+    @property
+    def how(self) -> str:
+        """What moved it."""
+        way = "direct I/O" if self.is_direct else "buffered I/O"
+        return f"{way} by {'kernel AIO' if self.is_queued else 'threads'}"
 
 
 def existing(path: Path) -> Path:
@@ -102,11 +109,10 @@ def check_stripes(folder: Path) -> list[Finding]:
 
 def judge(rates: Rates) -> list[Finding]:
     """Direct I/O, and whether reading is worth it."""
-    how = "direct I/O" if rates.is_direct else "through the page cache"
-    of = f"(1 MiB units, {Disk().io_threads} threads, {how}, {size_text(rates.n_bytes)})"
+    of = f"(1 MiB units, {rates.how}, {size_text(rates.n_bytes)})"
     fix = "choose a folder on an SSD (tiers.disk.path): a small model may compute a prompt sooner than it is read"
     findings = [
-        ok("direct I/O", "works")
+        ok("direct I/O", f"works, by {'kernel AIO' if rates.is_queued else 'threads'}")
         if rates.is_direct
         else warn(
             "direct I/O",
@@ -151,7 +157,7 @@ def measure(files: DirectFiles, n_bytes: int, begin: Begin, moved: Moved) -> Rat
     random = Random(0)  # bytes that do not compress
     for slot in range(BATCH):
         arena.slot(slot)[:] = random.randbytes(UNIT)
-    with closing(run_devices("file", [files], RuntimeSettings(n_threads=Disk().io_threads))) as runtime:
+    with closing(run_devices("file", [files], RuntimeSettings())) as runtime:
         region = runtime.register_memory(Memory.of(arena.view))
         runtime.reserve("scratch", n_bytes)
         (file,) = runtime.open_batch(["scratch"])
@@ -171,4 +177,4 @@ def measure(files: DirectFiles, n_bytes: int, begin: Begin, moved: Moved) -> Rat
         go_through("disk: prepare", Op.WRITE)
         write = go_through("disk: write", Op.WRITE)
         read = go_through("disk: read", Op.READ)
-        return Rates(n_bytes, files.is_direct, write, read)
+        return Rates(n_bytes, files.is_direct, write, read, runtime.caps.is_queued)

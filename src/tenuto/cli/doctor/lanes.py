@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tenuto.cli.doctor.disk import Rates
 from tenuto.cli.doctor.finding import Finding, ok
-from tenuto.config import Disk
 from tenuto.transfers.plan import Route
 
 LANES = {
@@ -19,8 +18,7 @@ LANES = {
 
 def choose_lanes(rates: Rates | None) -> list[Finding]:
     """One line per route. `rates`: None where the disk could not be measured."""
-    how = "unknown I/O" if rates is None else "direct I/O" if rates.is_direct else "buffered I/O"
-    io = f"{how} of {Disk().io_threads} threads"
+    io = "unknown I/O" if rates is None else rates.how
     return [
         ok(route.value.replace("_", " "), f"lane {lane}: {mover.format(io=io)}")
         for route, (lane, mover) in LANES.items()

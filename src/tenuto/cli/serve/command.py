@@ -14,16 +14,17 @@ from tenuto.cli.serve.line import find_program, make_line, read_patience
 from tenuto.cli.serve.process import run_server
 from tenuto.errors import ConfigError
 from tenuto.settings import DEFAULT, combine, expand_user, flatten, nest
+from tenuto.tiers.disk.volume import volume_of
 
 
-def usable_folder(path: str) -> Path:
+def usable_folder(path: str, setting: str) -> Path:
     """The folder by its whole name, so that the line means it everywhere. Raises `ConfigError` for one of no use."""
-    folder = expand_user(Path(path), "tiers.disk.path").absolute()
+    folder = expand_user(Path(path), setting).absolute()
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir():
-        raise ConfigError(f"tiers.disk.path: {there} is no folder; choose another place")
+        raise ConfigError(f"{setting}: {there} is no folder; choose another place")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"tiers.disk.path: can't write to {there}; choose another folder, or get the right to")
+        raise ConfigError(f"{setting}: can't write to {there}; choose another folder, or get the right to")
     return folder
 
 
@@ -49,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
     settings = combine(read_sources(args))
     values = flatten(msgspec.to_builtins(settings.config))
     if folder := values["tiers.disk.path"]:
-        values["tiers.disk.path"] = str(usable_folder(folder))
+        values["tiers.disk.path"] = str(usable_folder(folder, "tiers.disk.path"))
+        stripes = (usable_folder(stripe, "tiers.disk.stripes") for stripe in values["tiers.disk.stripes"])
+        values["tiers.disk.stripes"] = [str(stripe) for stripe in stripes]
+        volume_of(settings.config.tiers.disk)  # what its runtime lacks here is said before vLLM starts
     given = {name: values[name] for name, place in settings.places.items() if place != DEFAULT}
     line = make_line(find_program(args.model), nest(given), args.passed_on, settings.config.runtime.shutdown_timeout_s)
     print(shlex.join(line), flush=True)

@@ -27,6 +27,8 @@ _SHARE_OF_DEADLINE = 0.5
 """That a load may be expected to take, with those before it: one that is given up was waited for in vain."""
 _ONE_DISK = ("disk", "peer")
 """Tiers whose loads wait for each other."""
+_MOST_WAITING = 0.1
+"""Of a step, for layers, that leaves a measure of its computing."""
 _MAX_STEPS = 8
 """Steps on their way whose ends are waited for: more are never in flight."""
 _N_WAITS, _LEAST_WAITS = 16, 3
@@ -99,8 +101,11 @@ class CostGate:
         self._steps.pop(self._n_steps - _MAX_STEPS, None)
         return self._n_steps
 
-    def step_told(self, number: int) -> None:
-        """The result of this step has come; those of steps before it that have not are lost."""
+    def step_told(self, number: int, waited_s: float = 0.0) -> None:
+        """The result of this step has come; those of steps before it that have not are lost.
+
+        It has waited so long for layers to be loaded: one that has done little else says nothing of computing.
+        """
         step = self._steps.get(number)
         if step is None:
             return
@@ -109,7 +114,9 @@ class CostGate:
         now = self._clock()
         began = max(planned_at, self._ended_at)  # a step runs when the one before has ended
         self.step_ended()
-        self._step_rates.add(n_tokens, n_pairs, now - began)
+        if waited_s > _MOST_WAITING * (now - began):
+            return
+        self._step_rates.add(n_tokens, n_pairs, now - began - waited_s)
         if self._compute is None or now >= self._refit_at + _SHOW_S:
             self._refit(now)
 

@@ -94,6 +94,11 @@ class LayeredWork:
         failed, self._failed_pages = self._failed_pages, set()
         return failed
 
+    def take_waited_s(self) -> float:
+        """That the engine's thread has waited for layers since the last call."""
+        waited_s, self._loads.waited_s = self._loads.waited_s, 0.0
+        return waited_s
+
     def poll(self) -> list[TransferResult]:
         """Results since the last call: ours, and what came from the engine's lanes while `begin` waited for some."""
         results, self._results = self._results, []

@@ -202,8 +202,7 @@ class Leader:
             after_forward=tuple(self._offload(self.filling.take_all())) if is_due else (),
             now=(*self._now, *self.manager.pump()), layered=tuple(self._layered),
             loads=tuple(self._loads), resets=tuple(self._resets), is_idle=is_idle,
-            # what a step takes that waits for layers says little of computing
-            timed=0 if self._layered else self.gate.step_planned(n_tokens, n_prefill, pairs),
+            timed=self.gate.step_planned(n_tokens, n_prefill, pairs),
         )  # fmt: skip
         self._before, self._now, self._layered, self._loads, self._resets = [], [], [], [], []
         self.unproven.planned()
@@ -212,7 +211,7 @@ class Leader:
     def receive(self, report: WorkerReport) -> None:
         """Take in what the workers did."""
         if report.timed:
-            self.gate.step_told(report.timed)
+            self.gate.step_told(report.timed, report.waited_s)
         for result in self._ranks.ended(report.results):
             self._ended(result)
         if report.disks:

@@ -65,6 +65,8 @@ class WorkerReport:
     """By rank and instance: blocks of other engines that appeared."""
     timed: int = 0
     """The number of the step that computed it, where its plan has one."""
+    waited_s: float = 0.0
+    """That this step's engine has waited for layers to be loaded."""
 
     def merge(self, other: WorkerReport) -> None:
         """Add another rank's report of the same step."""
@@ -73,3 +75,4 @@ class WorkerReport:
         self.disks |= other.disks
         self.peers |= other.peers
         self.timed = max(self.timed, other.timed)
+        self.waited_s = max(self.waited_s, other.waited_s)

@@ -225,11 +225,12 @@ class Worker:
         peers = self._poller.take()
         disk = self._store.capacity() if self._store is not None else None
         timed, self._timed = self._timed, 0
+        waited_s = self._layered.take_waited_s() if timed and self._layered is not None else 0.0
         if not (results or peers or timed) and disk == self._told:
             return None
         self._told = disk
         disks = {} if disk is None else {self.rank: disk}
-        return WorkerReport(results, disks, {self.rank: peers} if peers else {}, timed)
+        return WorkerReport(results, disks, {self.rank: peers} if peers else {}, timed, waited_s)
 
     def shutdown(self) -> None:
         """Let pending writes end, up to the deadline, and close; behind what goes on after it, on a thread of its own.

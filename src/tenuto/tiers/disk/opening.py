@@ -44,10 +44,11 @@ def open_tier(
             settings = DiskSettings(
                 quota,
                 parse_size(disk.file_bytes, "tiers.disk.file_bytes"),
-                disk.io_threads,
+                disk.io_threads or None,
             )
             store = DiskStore(mine, codec, settings, rank, volume.runtime)
             undo.pop_all()
+            logger.info("tenuto: disk tier: %s: %s", volume.root, store.runtime.caps.mover)
             return store
     except StoreError as error:
         logger.warning("tenuto: the disk tier is off until the next start: %s", error)

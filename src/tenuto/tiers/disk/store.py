@@ -47,7 +47,7 @@ _LEAST_OPEN_FILES = 64  # of each folder of a stripe
 
 
 def open_files(folders: tuple[Path, ...], settings: RuntimeSettings) -> StorageRuntime:
-    """Threads with direct I/O: of a plain folder, or striped."""
+    """Direct I/O by the kernel's queue, or by threads: of a plain folder, or striped."""
     most = max(_LEAST_OPEN_FILES, settings.max_open_files // len(folders))
     devices = [DirectFiles(folder.absolute(), most) for folder in folders]
     return run_devices("striped" if len(devices) > 1 else "file", devices, settings)
@@ -55,11 +55,11 @@ def open_files(folders: tuple[Path, ...], settings: RuntimeSettings) -> StorageR
 
 @dataclass(frozen=True, slots=True)
 class DiskSettings:
-    """`file_bytes` is the largest size of a pool file; `n_threads` for each folder do all reads and writes."""
+    """`file_bytes` is the largest size of a pool file; `n_threads` for each folder: see `RuntimeSettings`."""
 
     quota: Quota
     file_bytes: int = 1 << 30
-    n_threads: int = 8
+    n_threads: int | None = None
 
 
 class DiskStore:

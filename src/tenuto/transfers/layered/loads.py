@@ -105,6 +105,8 @@ class LayeredLoads:
         self._results: list[TransferResult] = []
         self.n_reads = 0
         """Calls of the store so far."""
+        self.waited_s = 0.0
+        """That the engine's thread has waited for layers, so far."""
         self._threads = Threads("layers", min(_AT_ONCE, lookahead + 1), self._take)
 
     # -- the engine's thread ------------------------------------------------------------------------
@@ -131,10 +133,12 @@ class LayeredLoads:
         with span("wait", layer=layer), self._threads.changed:
             step.asked = max(step.asked, layer)
             self._threads.changed.notify_all()
-            left_s = step.began + self._timeout_s - time.monotonic()
+            asked_at = time.monotonic()
             is_there = self._threads.changed.wait_for(
-                lambda: step.layers[layer] is not None or step.is_given_up, max(left_s, 0.0)
+                lambda: step.layers[layer] is not None or step.is_given_up,
+                max(step.began + self._timeout_s - asked_at, 0.0),
             )
+            self.waited_s += time.monotonic() - asked_at
             if not is_there:
                 self._give_up(step, Cause.TIMEOUT)
             landing = step.layers[layer]
@@ -279,9 +283,14 @@ class LayeredLoads:
 
     def _land(self, step: _Step) -> None:
         """Wait for the last bytes; host slots may be given to others then."""
-        for landing in step.layers:
-            if landing is not None:
-                landing.wait()
+        try:
+            for landing in step.layers:
+                if landing is not None:
+                    landing.wait()
+        except Exception:  # the GPU has failed
+            logger.exception("a load by layers has not landed")
+            for load in step.loads:
+                load.fail(all_fail(load.alive(), Cause.IO_ERROR, "internal error"))
         extent_bytes = self._parts.codec.layout.extent_bytes
         n_read = sum(len(load.items) for load in step.loads)
         results: list[TransferResult] = []

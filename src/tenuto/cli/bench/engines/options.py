@@ -11,7 +11,7 @@ from typing import Any, cast
 from tenuto.errors import ConfigError
 
 VARIANTS = ("off", "ours", "native", "lmcache", "ours_disk", "ours_gate", "native_disk")
-WORKLOADS = ("fresh", "saturated", "rates")
+FRESH, SATURATED, RATES = WORKLOADS = ("fresh", "saturated", "rates")
 DEFAULT_BUDGET_S = 480.0
 
 

@@ -26,6 +26,7 @@ class Model:
     """What all variants run. `folder`: holds config.json. Weights are made up by the engine when `is_dummy`."""
 
     folder: Path
+    n_layers: int
     kv_bytes_per_token: int
     vocab: int
     dtype: str
@@ -87,8 +88,9 @@ def read_model(folder: Path, *, is_dummy: bool = False) -> Model:
         dtype: str = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         n_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
-        n_bytes = 2 * config["num_hidden_layers"] * n_heads * head_dim * (4 if dtype == "float32" else 2)
-        return Model(folder, n_bytes, config["vocab_size"], dtype, is_dummy)
+        n_layers: int = config["num_hidden_layers"]
+        n_bytes = 2 * n_layers * n_heads * head_dim * (4 if dtype == "float32" else 2)
+        return Model(folder, n_layers, n_bytes, config["vocab_size"], dtype, is_dummy)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"--model: {folder / 'config.json'} can't be read as a language model's ({why})") from None

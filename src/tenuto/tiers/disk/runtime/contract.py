@@ -22,7 +22,8 @@ class Caps:
     """What a runtime takes. Addresses are multiples of `memory_alignment`, offsets and lengths of `io_alignment`.
 
     At most `max_in_flight` reads, and as many writes, are under way at once; one item has at most `max_io_bytes`.
-    With device memory an item may move to or from a GPU; with device execution it may be queued on its stream.
+    `is_queued`: pieces wait in the kernel, and not in threads. With device memory an item may move to or from a GPU;
+    with device execution it may be queued on its stream.
     """
 
     name: str
@@ -30,8 +31,16 @@ class Caps:
     io_alignment: int = 4096
     max_io_bytes: int = 1 << 30
     max_in_flight: int = 1024
+    is_queued: bool = False
     has_device_memory: bool = False
     has_device_execution: bool = False
+
+    @property
+    def mover(self) -> str:
+        """What moves the bytes, for people."""
+        if self.name not in ("file", "striped"):
+            return self.name
+        return f"{self.name}, by {'kernel AIO' if self.is_queued else 'threads'}"
 
 
 @dataclass(frozen=True, slots=True)

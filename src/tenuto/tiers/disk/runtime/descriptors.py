@@ -15,7 +15,9 @@ from tenuto.tiers.disk.runtime.contract import File
 
 
 @dataclass(slots=True)
-class _Open:
+class Descriptor:
+    """One that is open, and how many use it."""
+
     fd: int
     n_users: int = 0
     is_doomed: bool = False
@@ -35,31 +37,41 @@ class Descriptors:
         self._closing = closing
         self._max_open = max_open
         self._lock = threading.Lock()
-        self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._open: OrderedDict[int, Descriptor] = OrderedDict()
         self._is_closed = False
 
     @contextmanager
     def use(self, file: File) -> Generator[int]:
         """Its descriptor, as long as it is needed. Raises `OSError`, and `StoreError` when closed."""
+        found = self.take(file)
+        try:
+            yield found.fd
+        finally:
+            self.give_back(found)
+
+    def take(self, file: File) -> Descriptor:
+        """Its descriptor; `give_back` it. Raises `OSError`, and `StoreError` when closed."""
         with self._lock:
             if self._is_closed:
                 raise StoreError(Cause.MISSING, f"{file.name}: its folder is closed")
             found = self._open.get(file.number)
             if found is None:
-                found = self._open[file.number] = _Open(self._opened(file))
+                found = self._open[file.number] = Descriptor(self._opened(file))
             else:
                 self._open.move_to_end(file.number)
             found.n_users += 1
             spare = self._spare()
         self._close(spare)
-        try:
-            yield found.fd
-        finally:
-            with self._lock:
-                found.n_users -= 1
-                is_last = found.is_doomed and not found.n_users
-            if is_last:
-                self._close([found.fd])
+        return found
+
+    def give_back(self, taken: Descriptor) -> None:
+        """It is needed no more, by this user."""
+        with self._lock:
+            taken.n_users -= 1
+            idle = self._spare()
+            if taken.is_doomed and not taken.n_users:
+                idle.append(taken.fd)
+        self._close(idle)
 
     def forget(self, file: File) -> None:
         """Close it, once nobody uses it."""
@@ -88,7 +100,7 @@ class Descriptors:
         self._close(self._spare())
         return self._open_file(file)
 
-    def _doom(self, found: _Open) -> bool:
+    def _doom(self, found: Descriptor) -> bool:
         """Whether it can be closed at once."""
         found.is_doomed = True
         return not found.n_users

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tenuto.errors import Cause, StoreError
+from tenuto.tiers.disk.runtime.aio import Command
 from tenuto.tiers.disk.runtime.contract import File, Region
+from tenuto.tiers.disk.runtime.descriptors import Descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,34 @@ class Span:
         if self.region.view is None:
             raise StoreError(Cause.IO_ERROR, "this memory is a device's")
         return self.region.view[self.offset : self.offset + self.n_bytes]
+
+
+class Queue(Protocol):
+    """The kernel's queue, and the descriptors of the files that it moves bytes of. See `Aio`."""
+
+    def take(self, file: File) -> Descriptor:
+        """See `Descriptors`."""
+        ...
+
+    def give_back(self, taken: Descriptor) -> None:
+        """See `Descriptors`."""
+        ...
+
+    def submit(self, commands: Sequence[Command]) -> int:
+        """See `Aio`."""
+        ...
+
+    def wait(self, n_least: int, timeout_s: float | None) -> list[tuple[int, int]]:
+        """See `Aio`."""
+        ...
+
+    def wake(self) -> None:
+        """See `Aio`."""
+        ...
+
+    def close(self) -> None:
+        """See `Aio`."""
+        ...
 
 
 class Device(Protocol):
@@ -66,4 +96,13 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Close all files."""
+        ...
+
+
+@runtime_checkable
+class QueuedDevice(Device, Protocol):
+    """A device that the kernel may have a queue for."""
+
+    def open_queue(self, n_events: int) -> Queue | None:
+        """The kernel's queue for its files, where there is one that holds nobody; close it before the files."""
         ...

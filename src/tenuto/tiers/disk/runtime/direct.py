@@ -7,10 +7,12 @@ import errno
 import fcntl
 import logging
 import os
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tenuto.errors import Cause, StoreError, store_error
+from tenuto.tiers.disk.runtime.aio import Aio
 from tenuto.tiers.disk.runtime.contract import File, Region
 from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.device import Span
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
 _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
+_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR)
 _MOST_BUFFERS = 1024
 """IOV_MAX: buffers of one call."""
 
@@ -119,6 +122,16 @@ class DirectFiles:
     def detach(self, region: Region) -> None:
         """See `Device`."""
 
+    def open_queue(self, n_events: int) -> FileQueue | None:
+        """See `QueuedDevice`. None where calls would wait, as through the page cache, or the kernel refuses."""
+        if not takes_direct_io(self.root):
+            return None
+        try:
+            return FileQueue(self.descriptors, n_events)
+        except OSError as error:
+            logger.info("tenuto: %s: no kernel AIO (%s); threads move its bytes", self.root, error.strerror)
+            return None
+
     def close(self) -> None:
         """See `Device`."""
         self.descriptors.close()
@@ -133,6 +146,39 @@ class DirectFiles:
 
     def __repr__(self) -> str:
         return f"<DirectFiles {self.root}>"
+
+
+class FileQueue(Aio):
+    """See `Queue`."""
+
+    def __init__(self, descriptors: Descriptors, n_events: int) -> None:
+        super().__init__(n_events)
+        self.take = descriptors.take
+        self.give_back = descriptors.give_back
+
+
+def takes_direct_io(folder: Path) -> bool:
+    """Whether files of a folder can be read and written past the page cache: tried with one that has no name.
+
+    Where a file system has none of these, as some of networks and containers, it has one until it was opened.
+    """
+    flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
+    try:
+        os.close(os.open(folder, flags | os.O_TMPFILE, 0o600))
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS:
+            return False
+    else:
+        return True
+    path = folder / f".probe-{uuid.uuid4().hex}"
+    try:
+        os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return True
 
 
 def open_direct(path: Path, *, is_writable: bool) -> tuple[int, bool]:

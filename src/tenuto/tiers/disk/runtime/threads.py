@@ -46,6 +46,10 @@ class IoThreads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
+    def is_alive(self) -> bool:
+        """Whether a thread has not ended."""
+        return any(thread.is_alive() for thread in self._threads)
+
     def _loop(self) -> None:
         while True:
             with self._ready:

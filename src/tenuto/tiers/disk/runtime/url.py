@@ -25,9 +25,14 @@ WrapDevice = Callable[[Device], Device]
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """`n_threads` are of each disk, `max_open_files` of all; `stripe_bytes` is the unit that goes round over disks."""
+    """`n_threads` are of each disk, `max_open_files` of all; `stripe_bytes` is the unit that goes round over disks.
 
-    n_threads: int = 8
+    Without `n_threads` there are as many as were found best. `is_queued`: move bytes by the kernel's queue where it
+    works, and by threads elsewhere.
+    """
+
+    n_threads: int | None = None
+    is_queued: bool = True
     max_in_flight: int = 1024
     alignment_bytes: int = 4096
     stripe_bytes: int = UNIT_BYTES
@@ -65,7 +70,10 @@ def _check(settings: RuntimeSettings) -> None:
         raise ConfigError(f"alignment: {alignment} is not a power of two of at least {_LEAST_ALIGNMENT} bytes")
     if settings.stripe_bytes < alignment or settings.stripe_bytes % alignment:
         raise ConfigError(f"stripe: {settings.stripe_bytes} bytes is not a multiple of the alignment, {alignment}")
-    if min(settings.n_threads, settings.max_in_flight, settings.max_open_files) < 1:
+    if (
+        min(1 if settings.n_threads is None else settings.n_threads, settings.max_in_flight, settings.max_open_files)
+        < 1
+    ):
         raise ConfigError("a runtime needs a thread, an item in flight and an open file at least")
 
 
@@ -93,7 +101,7 @@ def run_devices(name: str, devices: Sequence[Device], settings: RuntimeSettings)
     """The runtime of one device, or of files striped over several."""
     caps = Caps(name, settings.alignment_bytes, settings.alignment_bytes, max_in_flight=settings.max_in_flight)
     striping = Striping(len(devices), settings.stripe_bytes)
-    return ThreadedRuntime(caps, devices, striping, settings.n_threads)
+    return ThreadedRuntime(caps, devices, striping, settings.n_threads, is_queued=settings.is_queued)
 
 
 def _open_memory(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
