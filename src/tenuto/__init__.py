@@ -1,7 +1,23 @@
 """tenuto: keys and values of prompts already computed, kept in tiers and given back.
 
-Importing this package loads nothing else and changes nothing. See ``tenuto.manager`` for the core
-and ``tenuto.connectors`` for the engines it serves.
+Importing this package loads nothing else and changes nothing. `open_cache` and what goes with it are those of
+``tenuto.library``, the block manager without an engine; see ``tenuto.manager`` for the core and ``tenuto.connectors``
+for the engines it serves.
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tenuto.library import Blocks, KVCache, Layout, WritableBlocks, open_cache
+
 __version__ = "0.1.0"
+
+__all__ = ["Blocks", "KVCache", "Layout", "WritableBlocks", "__version__", "open_cache"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'tenuto' has no attribute {name!r}")
+    from tenuto import library
+
+    return getattr(library, name)

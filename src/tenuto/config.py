@@ -32,6 +32,7 @@ File = Annotated[str, msgspec.Meta(title="file")]
 Folders = Annotated[tuple[str, ...], msgspec.Meta(title="folders")]
 DiskRuntime = Literal["file", "striped", "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"]
 Name = Annotated[str, msgspec.Meta(title="name")]
+Plugin = Annotated[str, msgspec.Meta(title="module:Class")]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=_MOST_SECONDS)]
 
 
@@ -69,6 +70,8 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stripes: Folders = ()
     """Further folders, one a disk, that blocks are striped over beside `path`, with the runtime "striped". On the
     command line with commas between them."""
+    store: Plugin = ""
+    """A store of others in the place of pool files: "module:Class" of a class that keeps the contract of stores."""
     io_threads: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
     """Threads of a folder that move blocks or, where the kernel's queue (AIO) does that, check them. 0: 16, or 2 beside
     the queue."""

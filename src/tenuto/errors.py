@@ -25,6 +25,10 @@ class StateError(TenutoError):
     """A slot was asked for a transition that its state does not have."""
 
 
+class FullError(TenutoError):
+    """No room for what was asked for: all else is leased."""
+
+
 class LeaseError(TenutoError):
     """A lease was used after it was consumed, or with a pool that did not give it."""
 

@@ -12,6 +12,7 @@ from tenuto.config import load_config
 from tenuto.connectors.session import Leader, Progress, Setup, Worker
 from tenuto.connectors.session import worker as worker_module
 from tenuto.errors import Cause, ConfigError, StoreError
+from tenuto.tiers.disk import DiskStore
 from tenuto.traces import is_recording, read_trace
 from tests.session.session_rig import BLOCK, LAYOUT, NAMESPACE, PAGE, View
 
@@ -218,15 +219,14 @@ def tensors():
     return [torch.randn(16, 1, PAGE, 32) for _ in range(2)]
 
 
-STEPS = [
-    "claim", "quota_of", "DiskStore", "_PeerPoller", "make_driver", "make_arena", "make_device", "Movers",
-    "TransferEngine",
-]  # fmt: skip
+STEPS = ["_PeerPoller", "make_driver", "make_arena", "make_device", "Movers", "TransferEngine"]
+OPENING = "tenuto.tiers.disk.opening"
 IN_THE_STORE = ["_open_manifest", "Growth", "Peers", "run_devices", "PoolFiles"]
 LATE = {
     "_Lane": "tenuto.transfers.engine._Lane",
     "IoThreads": "tenuto.tiers.disk.runtime.queuelane.IoThreads",
 } | {name: f"tenuto.tiers.disk.store.{name}" for name in IN_THE_STORE}
+LATE |= {name: f"{OPENING}.{name}" for name in ("claim", "quota_of", "DiskStore")}
 
 
 @pytest.mark.parametrize("error", [ConfigError("no"), RuntimeError("no"), KeyboardInterrupt()], ids=repr)
@@ -237,7 +237,8 @@ def test_a_start_that_fails_at_any_step_leaves_nothing_open(tmp_path, monkeypatc
     def watching(name, make):
         return lambda *given, **named: made.setdefault(name, Watched(make(*given, **named)))
 
-    for name in ("DiskStore", "make_arena", "TransferEngine"):
+    monkeypatch.setattr(f"{OPENING}.DiskStore", watching("DiskStore", DiskStore))
+    for name in ("make_arena", "TransferEngine"):
         monkeypatch.setattr(worker_module, name, watching(name, getattr(worker_module, name)))
 
     def fail(*_, **__):

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from tenuto.config import load_config
-from tenuto.connectors.session import volume as volume_module
 from tenuto.connectors.session.setup import Setup
-from tenuto.connectors.session.volume import describe, tell_distance, volume_of
 from tenuto.connectors.session.worker import open_disk
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.memory.driver import DriverError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import Dtype, ExtentLayout
 from tenuto.tiers.disk import quota as quota_module
+from tenuto.tiers.disk import volume as volume_module
 from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.quota import Quota, used_bytes
 from tenuto.tiers.disk.topology import PciDevice, Topology
+from tenuto.tiers.disk.volume import describe, tell_distance, volume_of
 from tests.tiers.disk_fixtures import NAMESPACE, Disk, block, wait_until
 
 pytestmark = pytest.mark.adapter
@@ -265,7 +265,7 @@ def test_a_folder_that_is_there_twice_is_refused(roots):
 
 @pytest.mark.parametrize("runtime", ["nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"])
 def test_a_library_that_is_not_there_is_one_line(roots, monkeypatch, runtime):
-    monkeypatch.setattr("tenuto.connectors.session.volume.what_is_missing", lambda: {runtime: "the thing is missing"})
+    monkeypatch.setattr("tenuto.tiers.disk.volume.what_is_missing", lambda: {runtime: "the thing is missing"})
     with pytest.raises(ConfigError) as caught:
         opened(setup_of(roots, runtime=runtime, stripes=[]))
     assert str(caught.value) == (
@@ -281,8 +281,8 @@ def test_a_library_that_is_there_gets_the_folder(roots, monkeypatch):
         seen.append(url)
         raise ConfigError("nixl+gds: does not start")
 
-    monkeypatch.setattr("tenuto.connectors.session.volume.what_is_missing", lambda: {"nixl+gds": ""})
-    monkeypatch.setattr("tenuto.connectors.session.volume.open_runtime", opener)
+    monkeypatch.setattr("tenuto.tiers.disk.volume.what_is_missing", lambda: {"nixl+gds": ""})
+    monkeypatch.setattr("tenuto.tiers.disk.volume.open_runtime", opener)
     with pytest.raises(ConfigError, match=r"^tiers\.disk\.runtime: nixl\+gds: does not start$"):
         opened(setup_of(roots, runtime="nixl+gds", stripes=[]))
     assert seen == [f"nixl+gds://{roots[0] / NAMESPACE.folder}"]

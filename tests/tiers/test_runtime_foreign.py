@@ -10,7 +10,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from tenuto.config import Disk
-from tenuto.connectors.session.volume import volume_of
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.testing.runtime_bench import Bench
 from tenuto.tiers.disk.runtime import (
@@ -31,6 +30,7 @@ from tenuto.tiers.disk.runtime.nixl import NixlRuntime, check_files, library
 from tenuto.tiers.disk.runtime.nixl.library import Library
 from tenuto.tiers.disk.runtime.striping import Striping
 from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
+from tenuto.tiers.disk.volume import volume_of
 
 pytestmark = pytest.mark.unit
 

@@ -7,6 +7,7 @@ Never: touches torch, files, clocks or threads; so one core serves engines, test
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.gate import Choice, ComputeCost, LoadCost, Offer, choose, choose_form, in_time, n_leaving, n_pairs
+from tenuto.manager.health import DiskHealth
 from tenuto.manager.manager import BlockManager
 from tenuto.manager.rates import LoadRates, StepRates
 from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending
@@ -17,6 +18,7 @@ __all__ = [
     "Choice",
     "Cleared",
     "ComputeCost",
+    "DiskHealth",
     "Fact",
     "Filled",
     "Hit",

@@ -1,4 +1,14 @@
-"""What every `Policy` promises a pool."""
+"""What every `Policy` promises a pool.
+
+A policy of yours is tested by pytest so::
+
+    from tenuto.testing.policy_contract import PolicyContract
+
+
+    class TestMine(PolicyContract):
+        def make_policy(self):
+            return MyPolicy()
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""What every `Store` promises."""
+"""What every `Store` promises.
+
+A store of yours, to be named in `tiers.disk.store`, is tested by pytest so::
+
+    from tenuto.testing.store_contract import StoreContract
+
+
+    class TestMine(StoreContract):
+        def make_store(self, codec, folder):
+            return MyStore(folder, codec, 16 * codec.layout.extent_bytes)
+"""
 
 from __future__ import annotations
 

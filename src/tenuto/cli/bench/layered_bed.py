@@ -29,7 +29,8 @@ from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.quota import Quota
 from tenuto.tiers.store import Failure, SlotIO, Store
 from tenuto.tokens import HashChain, Namespace, TokenBlock
-from tenuto.transfers.lanes import CpuDevice, Device
+from tenuto.transfers.lanes import Device
+from tenuto.transfers.lanes.cpu import CpuDevice
 from tenuto.transfers.layered import LayeredLoads, LayeredStores, plan_loads, plan_stores
 from tenuto.transfers.parts import Parts
 from tenuto.transfers.plan import Route, Transfer

@@ -14,6 +14,7 @@ from tenuto.cli.serve.line import find_program, make_line, read_patience
 from tenuto.cli.serve.process import run_server
 from tenuto.errors import ConfigError
 from tenuto.settings import DEFAULT, combine, expand_user, flatten, nest
+from tenuto.tiers.disk.volume import volume_of
 
 
 def usable_folder(path: str, setting: str) -> Path:
@@ -50,8 +51,6 @@ def run(args: argparse.Namespace) -> int:
     values = flatten(msgspec.to_builtins(settings.config))
     if folder := values["tiers.disk.path"]:
         values["tiers.disk.path"] = str(usable_folder(folder, "tiers.disk.path"))
-        from tenuto.connectors.session.volume import volume_of  # brings torch
-
         stripes = (usable_folder(stripe, "tiers.disk.stripes") for stripe in values["tiers.disk.stripes"])
         values["tiers.disk.stripes"] = [str(stripe) for stripe in stripes]
         volume_of(settings.config.tiers.disk)  # what its runtime lacks here is said before vLLM starts

@@ -11,7 +11,8 @@ from tenuto.connectors.session.setup import Setup
 from tenuto.errors import ConfigError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.paged import ArenaView, PagedKV
-from tenuto.transfers.lanes import CpuDevice, Device
+from tenuto.transfers.lanes import Device
+from tenuto.transfers.lanes.cpu import CpuDevice
 
 if TYPE_CHECKING:
     from tenuto.memory.driver import CudaDriver

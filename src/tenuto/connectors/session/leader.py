@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tenuto.connectors.session.costgate import CostGate
 from tenuto.connectors.session.filling import Filling
-from tenuto.connectors.session.health import DiskHealth
 from tenuto.connectors.session.loads import Loads
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.onboarding import Situation, Unproven
 from tenuto.connectors.session.ranks import Ranks, refuse_others
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
-from tenuto.manager import BlockManager, Filled, Limits, Miss, Pending, n_pairs
+from tenuto.manager import BlockManager, DiskHealth, Filled, Limits, Miss, Pending, n_pairs
 from tenuto.metrics import LOOKUP_SECONDS, REQUESTS, Recorder, series
 from tenuto.pools import Pool
 from tenuto.tiers.store import Capacity

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tenuto.config import Config, in_mib, parse_size
-from tenuto.errors import ConfigError
+from tenuto.config import Config, in_mib
 from tenuto.memory.layout import ExtentLayout
+from tenuto.tiers.sizes import N_BOUNCE, host_slots, max_writes
 from tenuto.tokens import Namespace
-
-N_BOUNCE = 4
-"""Host slots kept for loads that go straight from disk to the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +37,7 @@ class Setup:
     @property
     def n_host_slots(self) -> int:
         """Slots of the host pool. Raises `ConfigError` when not even one fits."""
-        size = parse_size(self.config.tiers.host.capacity, "tiers.host.capacity")
-        n_bounce = N_BOUNCE if self.has_disk else 0
-        n = size // self.layout.extent_bytes - n_bounce
-        if n < 1:
-            least = (1 + n_bounce) * self.layout.extent_bytes
-            raise ConfigError(
-                f"tiers.host.capacity: {self.config.tiers.host.capacity} has no room for one block of "
-                f"{in_mib(self.layout.extent_bytes)}; give at least {in_mib(least)}, "
-                "or a smaller layout.block_tokens"
-            )
-        return n
+        return host_slots(self.config, self.layout.extent_bytes)
 
     @property
     def split(self) -> str:
@@ -77,5 +64,4 @@ class Setup:
     @property
     def max_writes(self) -> int:
         """Blocks on the way to disk at once: the window, and at most half of the host pool."""
-        window = parse_size(self.config.runtime.write_window, "runtime.write_window")
-        return max(1, min(window // self.layout.extent_bytes, self.n_host_slots // 2))
+        return max_writes(self.config, self.layout.extent_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -11,21 +10,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tenuto.config import parse_size
 from tenuto.connectors.session.devices import make_arena, make_device, make_driver
 from tenuto.connectors.session.layers import LayeredWork
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
-from tenuto.connectors.session.setup import N_BOUNCE, Setup
+from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracing import open_rank_trace
-from tenuto.connectors.session.volume import quota_of, tell_distance, volume_of
-from tenuto.errors import StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.formats import KvFormat
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
-from tenuto.tiers.disk import DiskSettings, DiskStore
-from tenuto.tiers.disk.instance import claim
+from tenuto.tiers.disk.opening import TierStore, open_tier
+from tenuto.tiers.disk.volume import tell_distance, volume_of
+from tenuto.tiers.sizes import N_BOUNCE
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import BlockKey
 from tenuto.traces import TraceFile
@@ -74,7 +71,7 @@ class Worker:
         self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
         self._n_host_slots = setup.n_host_slots
         self._arena: HostArena | None = None
-        self._store: DiskStore | None = None
+        self._store: TierStore | None = None
         self._poller = _PeerPoller(None, 0)
         self._engine: TransferEngine | None = None
         self._movers: Movers | None = None
@@ -290,7 +287,7 @@ class _Closing:
     def __init__(
         self,
         ends: Sequence[Callable[[float], bool]],
-        store: DiskStore | None,
+        store: TierStore | None,
         arena: HostArena | None,
         gpu: torch.device | None,
     ) -> None:
@@ -330,7 +327,7 @@ class _Closing:
 class _PeerPoller:
     """Looks every `poll_s` for blocks of other engines; off without a store."""
 
-    def __init__(self, store: DiskStore | None, poll_s: float) -> None:
+    def __init__(self, store: TierStore | None, poll_s: float) -> None:
         self._store = store
         self._poll_s = poll_s
         self._lock = threading.Lock()
@@ -373,27 +370,6 @@ class _PeerPoller:
                         blocks[slot] = key
 
 
-def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> DiskStore | None:
-    """The rank's disk store; None, logged, when the disk can't be used now for a reason that may pass.
-
-    Raises `ConfigError` for a folder, capacity or runtime that can never be used. Without a store the folder is
-    nobody's.
-    """
-    disk = setup.config.tiers.disk
-    volume = volume_of(disk)
-    try:
-        mine = claim(volume.root, setup.namespace, setup.engine_id, rank, setup.split, volume.others)
-        with ExitStack() as undo:
-            undo.callback(os.close, mine.lock_fd)
-            settings = DiskSettings(
-                quota_of(disk, volume, codec.layout.extent_bytes),
-                parse_size(disk.file_bytes, "tiers.disk.file_bytes"),
-                disk.io_threads or None,
-            )
-            store = DiskStore(mine, codec, settings, rank, volume.runtime)
-            undo.pop_all()
-            logger.info("tenuto: disk tier: %s: %s", volume.root, store.runtime.caps.mover)
-            return store
-    except StoreError as error:
-        logger.warning("tenuto: the disk tier is off until the next start: %s", error)
-        return None
+def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> TierStore | None:
+    """See `open_tier`."""
+    return open_tier(setup.config.tiers.disk, setup.namespace, codec, setup.engine_id, rank, setup.split)

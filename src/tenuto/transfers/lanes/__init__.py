@@ -6,7 +6,6 @@ contiguous.
 Never: decides what to move; waits on the engine's thread.
 """
 
-from tenuto.transfers.lanes.cpu import CpuDevice
 from tenuto.transfers.lanes.device import LANDED, Device, Landing
 
-__all__ = ["LANDED", "CpuDevice", "Device", "Landing"]
+__all__ = ["LANDED", "Device", "Landing"]

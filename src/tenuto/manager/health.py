@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from tenuto.errors import Cause
-from tenuto.manager import BlockManager
+from tenuto.manager.manager import BlockManager
 from tenuto.transfers.plan import Route, TransferResult
 
 logger = logging.getLogger(__name__)

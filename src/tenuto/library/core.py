@@ -1,0 +1,114 @@
+"""What a cache and its leases share: the device's blocks, the tiers below, and the lock that calls take turns by."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from tenuto.config import Runtime
+from tenuto.errors import FullError, StateError
+from tenuto.library.below import TiersBelow
+from tenuto.library.sequence import TokenSequence
+from tenuto.manager import Filled
+from tenuto.memory.blockmemory import BlockMemory
+from tenuto.memory.pages import PageRun
+from tenuto.pools import Full, Lease, Pool, WritableLease
+from tenuto.tokens import ExtraKeys, Namespace
+
+_PAUSE_S = 0.002
+"""Between two looks for room that other threads make."""
+
+
+class CacheCore:
+    """Thread-safe; each method is one turn, but `allocate`, which waits without the lock."""
+
+    def __init__(
+        self, memory: BlockMemory, pool: Pool, below: TiersBelow, namespace: Namespace, runtime: Runtime
+    ) -> None:
+        self.memory = memory
+        self.pool = pool
+        """Of the device's blocks."""
+        self.below = below
+        self.runtime = runtime
+        self._identity = namespace
+        self._namespace = namespace
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of a block."""
+        return self.memory.layout.page_tokens
+
+    @contextmanager
+    def turn(self) -> Generator[None]:
+        """Hold the lock. Raises `StateError` when the cache is closed."""
+        with self._lock:
+            if self._is_closed:
+                raise StateError("the cache is closed")
+            yield
+
+    def allocate(self, n_blocks: int, timeout_s: float) -> WritableLease:
+        """Empty slots. Raises `FullError` when they can't be had in time."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self.turn():
+                self.below.turn()
+                answer = self.pool.allocate(n_blocks)
+            if not isinstance(answer, Full):
+                return answer.lease
+            if time.monotonic() >= deadline or n_blocks > len(self.pool):
+                raise FullError(
+                    f"device: {n_blocks} blocks wanted, {answer.available} of {len(self.pool)} to be had: "
+                    "release leases, or open with a larger layout.n_blocks"
+                )
+            time.sleep(_PAUSE_S)
+
+    def empty(self, lease: WritableLease) -> WritableLease:
+        """As many slots, RESET; the same ones, unless others wait for some."""
+        with self.turn():
+            n_blocks = len(lease)
+            lease.discard()
+            answer = self.pool.allocate(n_blocks)
+            assert not isinstance(answer, Full)  # slots are taken in turns alone
+            return answer.lease
+
+    def begin(self, extra: ExtraKeys) -> TokenSequence:
+        """A sequence without tokens."""
+        return TokenSequence(self._namespace.digest, self.page_tokens, extra)
+
+    def register(self, lease: WritableLease, sequence: TokenSequence, start: int) -> Lease:
+        """Make COMPLETE blocks of a sequence matchable, and send them down."""
+        with self.turn():
+            if sequence.chain.root != self._namespace.digest:
+                raise StateError("cannot register blocks that were begun before the cache was reset; discard them")
+            held = self.pool.register(lease).lease
+            runs = [PageRun((slot,)) for slot in held.slots]
+            self.below.keep(Filled(sequence.chain, start, runs), self.runtime.load_timeout_s)
+            return held
+
+    def match(self, sequence: TokenSequence, timeout_s: float) -> Sequence[Lease]:
+        """Lease the longest prefix of a sequence that any tier has: what was here, and what was brought."""
+        with self.turn():
+            here = self.pool.match(sequence.hashes)
+            if len(here) == len(sequence.hashes):
+                return [here]
+            return [here, self.below.bring(sequence.chain, len(here), timeout_s)]
+
+    def reset(self) -> None:
+        """Forget every block in all tiers."""
+        with self.turn():
+            epoch = secrets.randbits(62) | 1
+            self._namespace = self._identity.at_epoch(epoch)
+            self.pool.reset()
+            self.below.reset(self._namespace.digest, epoch)
+
+    def close(self) -> None:
+        """Write what is pending, up to the deadline, and end. Again: nothing."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self.below.close(self.runtime.shutdown_timeout_s)

@@ -1,0 +1,110 @@
+"""Where the memory of blocks comes from. Each kind says what it lacks here."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+
+from tenuto.errors import ConfigError
+
+
+class Allocator(Protocol):
+    """Gives memory that lives as long as what it gives is held."""
+
+    def allocate(self, size_bytes: int) -> Any:
+        """At least `size_bytes` bytes, zero: what `BlockMemory` takes as a buffer. Raises `ConfigError`."""
+        ...
+
+
+class Heap:
+    """Memory of this process."""
+
+    def allocate(self, size_bytes: int) -> Any:
+        """See `Allocator`: a numpy array."""
+        try:
+            return np.zeros(size_bytes, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise _refused("heap", size_bytes, str(error)) from None
+
+
+class Shared:
+    """Memory that another process can map: `fd` of what was allocated last, its owner's to close."""
+
+    fd: int | None = None
+
+    def allocate(self, size_bytes: int) -> Any:
+        """See `Allocator`: a shared mapping (memfd_create(2), Linux)."""
+        try:
+            fd = os.memfd_create("tenuto-blocks")
+            try:
+                os.ftruncate(fd, size_bytes)
+                found = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED)
+            except (OSError, ValueError, OverflowError):
+                os.close(fd)
+                raise
+        except (OSError, ValueError, OverflowError) as error:
+            raise _refused("shared", size_bytes, str(error)) from None
+        self.fd = fd
+        return found
+
+
+class Pinned:
+    """Host memory that a GPU copies from and into at the rate of the wire."""
+
+    def allocate(self, size_bytes: int) -> Any:
+        """See `Allocator`: a torch tensor."""
+        torch = _torch_with_cuda("pinned")
+        try:
+            return torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            raise _refused("pinned", size_bytes, str(error).splitlines()[0]) from None
+
+
+class OnDevice:
+    """Memory of a GPU, by torch's name for it."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        self.device = device
+
+    def allocate(self, size_bytes: int) -> Any:
+        """See `Allocator`: a torch tensor."""
+        torch = _torch_with_cuda("device")
+        try:
+            return torch.zeros(size_bytes, dtype=torch.uint8, device=self.device)
+        except RuntimeError as error:  # also torch's out of memory
+            raise _refused("device", size_bytes, str(error).splitlines()[0]) from None
+
+
+ALLOCATORS: dict[str, type[Heap | Shared | Pinned | OnDevice]] = {
+    "heap": Heap,
+    "shared": Shared,
+    "pinned": Pinned,
+    "device": OnDevice,
+}
+
+
+def allocator_of(chosen: str | Allocator) -> Allocator:
+    """The allocator of a name, or the one that was given. Raises `ConfigError` for a name of none."""
+    if not isinstance(chosen, str):
+        return chosen
+    if chosen not in ALLOCATORS:
+        raise ConfigError(f"allocator: {chosen!r} is not known; give {', '.join(map(repr, ALLOCATORS))}")
+    return ALLOCATORS[chosen]()
+
+
+def _torch_with_cuda(kind: str) -> Any:
+    if find_spec("torch") is None:
+        raise ConfigError(f'allocator: "{kind}" needs torch, which is not in this Python; install it, or give "heap"')
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(f'allocator: "{kind}" needs a CUDA GPU, and torch sees none here; give "heap" or "shared"')
+    return torch
+
+
+def _refused(kind: str, size_bytes: int, why: str) -> ConfigError:
+    return ConfigError(f'allocator: {size_bytes / 2**30:.1f} GiB of "{kind}" memory can\'t be had ({why}); give less')

@@ -1,0 +1,55 @@
+"""Opening the disk tier of one rank, by the settings."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+
+from tenuto.config import Disk, parse_size
+from tenuto.errors import StoreError
+from tenuto.memory.extent import ExtentCodec
+from tenuto.plugins import load
+from tenuto.tiers.disk.foreign import ForeignStore, OpenStore
+from tenuto.tiers.disk.instance import claim
+from tenuto.tiers.disk.store import DiskSettings, DiskStore
+from tenuto.tiers.disk.volume import quota_of, volume_of
+from tenuto.tiers.store import Store
+from tenuto.tokens import Namespace
+
+TierStore = DiskStore | ForeignStore
+
+logger = logging.getLogger(__name__)
+
+
+def open_tier(
+    disk: Disk, namespace: Namespace, codec: ExtentCodec, owner: str, rank: int = 0, split: str = "tp1"
+) -> TierStore | None:
+    """The rank's disk store; None, logged, when the disk can't be used now for a reason that may pass.
+
+    Raises `ConfigError` for a folder, capacity, runtime or class that can never be used. Without a store the folder is
+    nobody's.
+    """
+    volume = volume_of(disk)
+    open_store: OpenStore | None = load(disk.store, "tiers.disk.store", Store) if disk.store else None
+    try:
+        mine = claim(volume.root, namespace, owner, rank, split, volume.others)
+        with ExitStack() as undo:
+            undo.callback(os.close, mine.lock_fd)
+            quota = quota_of(disk, volume, codec.layout.extent_bytes)
+            if open_store is not None:
+                store: TierStore = ForeignStore(mine, codec, open_store, quota.capacity_bytes)
+                undo.pop_all()
+                return store
+            settings = DiskSettings(
+                quota,
+                parse_size(disk.file_bytes, "tiers.disk.file_bytes"),
+                disk.io_threads or None,
+            )
+            store = DiskStore(mine, codec, settings, rank, volume.runtime)
+            undo.pop_all()
+            logger.info("tenuto: disk tier: %s: %s", volume.root, store.runtime.caps.mover)
+            return store
+    except StoreError as error:
+        logger.warning("tenuto: the disk tier is off until the next start: %s", error)
+        return None

@@ -1,0 +1,28 @@
+"""How many blocks host memory and the way to disk have room for, by the settings."""
+
+from __future__ import annotations
+
+from tenuto.config import Config, in_mib, parse_size
+from tenuto.errors import ConfigError
+
+N_BOUNCE = 4
+"""Host slots kept for loads that go straight from disk to the device."""
+
+
+def host_slots(config: Config, extent_bytes: int) -> int:
+    """Slots of the host pool. Raises `ConfigError` when not even one fits."""
+    capacity = config.tiers.host.capacity
+    n_bounce = N_BOUNCE if config.tiers.disk.path else 0
+    n = parse_size(capacity, "tiers.host.capacity") // extent_bytes - n_bounce
+    if n < 1:
+        raise ConfigError(
+            f"tiers.host.capacity: {capacity} has no room for one block of {in_mib(extent_bytes)}; "
+            f"give at least {in_mib((1 + n_bounce) * extent_bytes)}, or a smaller layout.block_tokens"
+        )
+    return n
+
+
+def max_writes(config: Config, extent_bytes: int) -> int:
+    """Blocks on the way to disk at once: the window, and at most half of the host pool."""
+    window = parse_size(config.runtime.write_window, "runtime.write_window")
+    return max(1, min(window // extent_bytes, host_slots(config, extent_bytes) // 2))
