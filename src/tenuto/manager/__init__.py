@@ -9,7 +9,7 @@ from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.gate import Choice, ComputeCost, LoadCost, Offer, choose, choose_form, in_time, n_leaving, n_pairs
 from tenuto.manager.manager import BlockManager
 from tenuto.manager.rates import LoadRates, StepRates
-from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending
+from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending, Span
 
 __all__ = [
     "BlockManager",
@@ -29,6 +29,7 @@ __all__ = [
     "Onboard",
     "Pending",
     "Removed",
+    "Span",
     "StepRates",
     "Stored",
     "TierKind",
