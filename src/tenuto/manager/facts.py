@@ -41,3 +41,4 @@ class Cleared:
 
 
 Fact = Stored | Removed | Cleared
+"""What became of blocks."""

@@ -87,6 +87,7 @@ class Miss:
 
 
 Lookup = Hit | Pending | Miss
+"""What a lookup finds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ Never: knows what a slot's bytes are or where they lie; touches torch, files or 
 """
 
 from tenuto.pools.lease import Lease, WritableLease
-from tenuto.pools.policy import LRU, Policy
-from tenuto.pools.pool import Allocated, Full, Pool, Registered
+from tenuto.pools.policy import LRU, Policy, Slots
+from tenuto.pools.pool import Allocated, Full, Pool, PoolStatistics, Registered
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 
 __all__ = [
@@ -18,8 +18,10 @@ __all__ = [
     "Lease",
     "Policy",
     "Pool",
+    "PoolStatistics",
     "Registered",
     "SlotState",
+    "Slots",
     "Trigger",
     "WritableLease",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Slots = npt.NDArray[np.int32]
+"""Slot numbers, in one dimension."""
 
 
 class Policy(Protocol):

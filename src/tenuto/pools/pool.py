@@ -57,9 +57,9 @@ class PoolStatistics:
 
 
 class Pool:
-    """Slots 0 ≤ s < n_slots, each RESET, PARTIAL, COMPLETE or REGISTERED.
+    """Slots 0 ≤ s < n_slots, each RESET, PARTIAL, COMPLETE or REGISTERED. Thread-safe.
 
-    Thread-safe. Methods that take a lease consume it, except where they say otherwise.
+    Methods that take a lease consume it, or say otherwise. They raise `LeaseError` (it is used up) or `StateError`.
     """
 
     def __init__(self, name: str, n_slots: int = 0, policy: Policy | None = None) -> None:
@@ -94,7 +94,7 @@ class Pool:
             self._slots.grow(n_slots)
 
     def restore(self, entries: Iterable[tuple[int, BlockKey]]) -> None:
-        """Register blocks known to be in given free slots, oldest first (recovery of a store)."""
+        """Register blocks known to be in given free slots, oldest first, as a store recovers. Raises `StateError`."""
         with self._locked():
             free = set(self._free)
             found: dict[int, BlockKey] = {}

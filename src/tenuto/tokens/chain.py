@@ -61,7 +61,7 @@ class HashChain:
         return len(self._tokens) // TOKEN_BYTES
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """Append token ids (0 ≤ id < 2³²) and hash the blocks they complete."""
+        """Append token ids (0 ≤ id < 2³², else `OverflowError`) and hash the blocks they complete."""
         self._tokens += array(_TOKEN, token_ids).tobytes()
         self._hash_new()
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 import msgspec
 
 FORMAT_VERSION = 1
+"""Of the stored bytes, see docs/format.md; a part of every namespace."""
 
 
 @dataclass(frozen=True, slots=True)

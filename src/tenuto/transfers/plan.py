@@ -19,7 +19,7 @@ class Route(Enum):
     HOST_TO_DISK = "host_to_disk"
     DISK_TO_HOST = "disk_to_host"
     HOST_TO_DEVICE = "host_to_device"
-    DISK_TO_DEVICE = "disk_to_device"  # through a bounce buffer, not kept in host memory
+    DISK_TO_DEVICE = "disk_to_device"  #: through a bounce buffer, not kept in host memory
 
     @property
     def is_load(self) -> bool:

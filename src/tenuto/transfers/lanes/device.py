@@ -38,6 +38,7 @@ class _Landed:
 
 
 LANDED = _Landed()
+"""A landing that has come down: nothing is left to wait for."""
 
 Mark = Any
 """A moment in the engine's computing, made by `Device.mark`."""

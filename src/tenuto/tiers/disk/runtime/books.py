@@ -36,6 +36,7 @@ class Submission:
 
     requests: Sequence[IoRequest]
     initial: tuple[Initial, ...]
+    """What `submit` said of each."""
     states: list[State]
     n_left: int
     ended: threading.Event = field(default_factory=threading.Event)

@@ -91,8 +91,8 @@ class File:
 class Op(Enum):
     """Which way an item goes."""
 
-    READ = "read"  # file to memory
-    WRITE = "write"  # memory to file
+    READ = "read"  #: file to memory
+    WRITE = "write"  #: memory to file
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,11 @@ class Failed:
 
 
 Initial = Accepted | Rejected
+"""What `submit` says of an item."""
 Final = Done | Short | Failed
+"""How an accepted item ends."""
 State = Accepted | Rejected | Done | Short | Failed
+"""Where an item stands: `Accepted` while it is under way."""
 
 
 class StorageRuntime(Protocol):

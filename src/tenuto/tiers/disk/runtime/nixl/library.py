@@ -13,6 +13,7 @@ from tenuto.tiers.disk.runtime.libraries import load_library
 from tenuto.tiers.disk.runtime.probe import missing_for_start
 
 PLUGINS = ("POSIX", "GDS", "GDS_MT")
+"""Those of NIXL that move bytes of files."""
 _MODULES = ("nixl", "nixl_cu12", "nixl_cu13")
 
 
