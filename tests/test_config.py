@@ -2,7 +2,7 @@
 
 import pytest
 
-from tenuto.config import Config, Folders, leaves, load_config, parse_size
+from tenuto.config import Config, Folders, in_units, leaves, load_config, parse_size
 from tenuto.errors import ConfigError
 from tenuto.settings import nest
 
@@ -25,6 +25,15 @@ def test_settings_land_where_they_are_named():
     [("4 GiB", 4 << 30), ("512MiB", 512 << 20), ("1.5 KiB", 1536), ("2 GB", 2_000_000_000), ("8G", 8 << 30), (77, 77)],
 )
 def test_sizes(text, size):
+    assert parse_size(text, "s") == size
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(1, "1 B"), (20480, "20 KiB"), (1 << 20, "1 MiB"), (1064 << 10, "1064 KiB"), (1 << 40, "1048576 MiB")],
+)
+def test_sizes_are_shown_so_that_they_are_read_back_the_same(size, text):
+    assert in_units(size) == text
     assert parse_size(text, "s") == size
 
 

@@ -189,6 +189,14 @@ def parse_size(value: str | int, setting: str) -> int:
     raise ConfigError(f'{setting}: {value!r} is not a size; write it as "4 GiB", "512 MiB" or bytes')
 
 
+def in_units(n_bytes: int) -> str:
+    """A size that `parse_size` reads back as the same: whole MiB, else whole KiB, else bytes."""
+    for unit, unit_bytes in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n_bytes and n_bytes % unit_bytes == 0:
+            return f"{n_bytes // unit_bytes} {unit}"
+    return f"{n_bytes} B"
+
+
 def in_mib(n_bytes: int) -> str:
     """A size that `parse_size` reads back as no less: whole MiB, rounded up."""
     return f"{-(-n_bytes // (1 << 20))} MiB"

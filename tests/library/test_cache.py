@@ -1,5 +1,6 @@
 """Blocks that leave the device come back from the tiers below with every bit, or are misses."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -235,6 +236,18 @@ def test_memory_of_every_kind_holds_blocks(tmp_path):
 def test_wrong_settings_are_one_line(given, line):
     with pytest.raises(ConfigError, match=line):
         tenuto.open_cache(LAYOUT, model="m", settings=given)
+
+
+@pytest.mark.parametrize("name", ["tiers.host.capacity", "tiers.disk.capacity"])
+def test_room_for_no_block_is_refused_with_the_least_that_keeps_one(tmp_path, name):
+    with pytest.raises(ConfigError, match=rf"^{name}: 4 KiB has no room for one block of 16 KiB; give") as raised:
+        opened(tmp_path, **{name.replace(".", "__"): "4 KiB"})
+    assert "layout.block_tokens" not in str(raised.value)
+    least = re.search(r"give at least (\d+ KiB)", str(raised.value))[1]
+    with opened(tmp_path, **{name.replace(".", "__"): least}) as cache:
+        store(cache, prompt(1, 1))
+    with opened(tmp_path, **{name.replace(".", "__"): least}) as cache:
+        assert n_found(cache, prompt(1, 1)) == 1
 
 
 @pytest.mark.parametrize("model", ["", " m", "a\nb"])

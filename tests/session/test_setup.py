@@ -1,5 +1,6 @@
 """What both halves derive from settings and geometry."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,10 @@ def test_room_for_no_block_is_refused_in_one_line(host, disk):
     ) as raised:
         _ = setup_of(host, disk).n_host_slots
     assert "\n" not in str(raised.value)
+    assert ("(with a disk: 5 blocks)" in str(raised.value)) == bool(disk)
+    assert str(raised.value).endswith(", or a smaller layout.block_tokens")
+    least = re.search(r"give at least (\d+ [KM]iB)", str(raised.value))[1]
+    assert setup_of(least, disk).n_host_slots == 1
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,9 @@ def open_cache(
     if not (model and model.isprintable() and model == model.strip()):
         raise ConfigError(f"model: {model!r} is no name; give printable text that neither starts nor ends with a space")
     extent = layout.extent()
-    host_slots(config, extent.extent_bytes)  # what is wrong is told before memory is taken
+    host_slots(
+        config, extent.extent_bytes, "smaller page_tokens of the layout"
+    )  # what is wrong is told before memory is taken
     if buffer is None:
         buffer = allocator_of(allocator).allocate(layout.buffer_bytes)
     memory = BlockMemory(layout, buffer)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from tenuto.config import Config, in_mib, parse_size
+from tenuto.config import Config, in_units, parse_size
 from tenuto.errors import ConfigError
 
 N_BOUNCE = 4
 """Host slots kept for loads that go straight from disk to the device."""
 
 
-def host_slots(config: Config, extent_bytes: int) -> int:
-    """Slots of the host pool. Raises `ConfigError` when not even one fits."""
+def host_slots(config: Config, extent_bytes: int, remedy: str = "a smaller layout.block_tokens") -> int:
+    """Slots of the host pool. Raises `ConfigError` when not even one fits; `remedy`: what makes a block smaller."""
     capacity = config.tiers.host.capacity
     n_bounce = N_BOUNCE if config.tiers.disk.path else 0
     n = parse_size(capacity, "tiers.host.capacity") // extent_bytes - n_bounce
     if n < 1:
+        least = in_units((1 + n_bounce) * extent_bytes) + (f" (with a disk: {1 + n_bounce} blocks)" if n_bounce else "")
         raise ConfigError(
-            f"tiers.host.capacity: {capacity} has no room for one block of {in_mib(extent_bytes)}; "
-            f"give at least {in_mib((1 + n_bounce) * extent_bytes)}, or a smaller layout.block_tokens"
+            f"tiers.host.capacity: {capacity} has no room for one block of {in_units(extent_bytes)}; "
+            f"give at least {least}, or {remedy}"
         )
     return n
 

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenuto.config import Disk, in_mib, parse_size
+from tenuto.config import Disk, in_units, parse_size
 from tenuto.errors import ConfigError
 from tenuto.memory.driver import CudaDriver, DriverError
 from tenuto.settings import expand_user
@@ -64,8 +64,8 @@ def quota_of(disk: Disk, volume: Volume, extent_bytes: int) -> Quota:
     least = 2 * extent_bytes + (1 << 20)  # a block, what is spared, and the manifest
     if quota.capacity_bytes < least:
         raise ConfigError(
-            f"tiers.disk.capacity: {disk.capacity} has no room for one block of {in_mib(extent_bytes)}; "
-            f"give at least {in_mib(least)}, free some disk space, or use no tiers.disk.path"
+            f"tiers.disk.capacity: {disk.capacity} has no room for one block of {in_units(extent_bytes)}; "
+            f"give at least {in_units(least)}, free some disk space, or use no tiers.disk.path"
         )
     return quota
 
