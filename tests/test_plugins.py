@@ -1,5 +1,6 @@
 """Classes of others: what is wrong with a name is one line, and the examples keep the contracts."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.plugins import load, methods_of
 from tenuto.pools import Policy
-from tenuto.testing.blocks import fill_extent, make_blocks
+from tenuto.testing.blocks import NAMESPACE as STORED_AS
+from tenuto.testing.blocks import SMALL, fill_extent, make_blocks
+from tenuto.testing.memory_store import MemoryStore
 from tenuto.testing.policy_contract import PolicyContract
-from tenuto.testing.store_contract import StoreContract
-from tenuto.tiers.disk.opening import open_tier
+from tenuto.testing.store_contract import Bench, StoreContract
+from tenuto.tiers.disk.opening import load_store, open_tier
 from tenuto.tiers.store import SlotIO, Store
 from tests.library.library_rig import LAYOUT, n_found, opened, prompt, store
 from tests.session import session_rig
@@ -34,13 +37,13 @@ def _examples_can_be_imported(monkeypatch, tmp_path):
 
 @pytest.mark.contract
 class TestSqliteStore(StoreContract):
-    def make_store(self, codec, folder):
+    def make_store(self, folder, codec):
         return load(SQLITE, "tiers.disk.store", Store)(folder, codec, 16 * codec.layout.extent_bytes)
 
 
 @pytest.mark.contract
 class TestSqliteStoreAsATier(StoreContract):
-    def make_store(self, codec, folder):
+    def make_store(self, folder, codec):
         disk = load_config({"tiers": {"disk": {"path": str(folder), "capacity": "8 MiB", "store": SQLITE}}}).tiers.disk
         return open_tier(disk, NAMESPACE, codec, "engine")
 
@@ -88,6 +91,48 @@ def test_each_fault_of_a_name_is_one_line(tmp_path, spec, line):
         load(spec, "s", Store)
     assert str(raised.value).startswith(line)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("takes", "why"),
+    [
+        ("self, codec", "too many positional arguments"),
+        ("self, folder, codec, capacity_bytes, n", "missing a required argument: 'n'"),
+        ("self, *, folder, codec, capacity_bytes", "too many positional arguments"),
+        ("self, folder, codec, capacity_bytes, n=1", ""),
+        ("self, *given", ""),
+    ],
+)
+def test_a_store_is_made_from_three_arguments_and_another_one_is_one_line(tmp_path, monkeypatch, takes, why):
+    (tmp_path / "made.py").write_text(LYING.replace("self, folder, codec, capacity_bytes", takes))
+    monkeypatch.delitem(sys.modules, "made", raising=False)
+    if why:
+        line = f"tiers.disk.store: made:Lying can't be made from (folder, codec, capacity_bytes): {why}; let its"
+        with pytest.raises(ConfigError) as raised:
+            load_store("made:Lying")
+        assert str(raised.value).startswith(line)
+    else:
+        assert load_store("made:Lying").__name__ == "Lying"
+
+
+class Forgetful(MemoryStore):
+    """Finds nothing after a restart, and has no `recovered`."""
+
+
+@pytest.mark.unit
+def test_the_suite_fails_a_store_that_does_not_say_what_it_recovered(tmp_path):
+    class Suite(StoreContract):
+        def make_store(self, folder, codec):
+            return Forgetful(codec, 9)
+
+    suite, codec = Suite(), ExtentCodec(SMALL, STORED_AS)
+    for test in (
+        suite.test_opened_again_it_lists_and_gives_what_it_held,
+        suite.test_opened_again_after_a_reset_it_holds_nothing,
+    ):
+        with pytest.raises(AssertionError, match="no `recovered`"):
+            test(Bench(suite.make_store(tmp_path, codec), codec), tmp_path)
 
 
 @pytest.mark.unit
@@ -150,6 +195,36 @@ def test_a_store_that_lies_is_found_out_and_one_that_refuses_is_a_tier_that_is_o
     (rank / "refuse").unlink()
     open_tier(disk, NAMESPACE, codec, "engine").close()  # the folder is nobody's
     assert len(list(folder.glob("*/*/rank-0"))) == 1
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("number", "cause"), [(28, "no_space"), (5, "io_error")])
+def test_an_os_error_of_a_store_is_told_as_ours_are_and_costs_its_blocks_alone(
+    tmp_path, monkeypatch, our_log, number, cause
+):
+    text = LYING.replace("def write(self, items): return []", f"def write(self, items): raise OSError({number}, 'why')")
+    (tmp_path / "failing.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
+    with opened(tmp_path / "root", tiers__disk__store="failing:Lying") as cache:
+        store(cache, prompt(1))
+        assert cache.flush()
+        assert cache.statistics()[f"failed.host_to_disk.{cause}"] == 2
+        assert n_found(cache, prompt(1)) == 2
+    (line,) = [record for record in our_log() if "host to disk" in record.getMessage()]
+    assert f"({cause}: write with Lying in " in line.getMessage()
+    assert line.getMessage().rstrip().split(": why")[1].startswith("): served as a miss")
+    assert not any(record.exc_info for record in our_log())
+
+
+@pytest.mark.unit
+def test_an_os_error_at_the_start_is_a_tier_that_is_off(tmp_path, monkeypatch, our_log):
+    text = LYING.replace("self.recovered = []", "raise OSError(28, 'No space left on device')")
+    (tmp_path / "unable.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "unable", raising=False)
+    given = {"path": str(tmp_path / "root"), "capacity": "8 MiB", "store": "unable:Lying"}
+    disk = load_config({"tiers": {"disk": given}}).tiers.disk
+    assert open_tier(disk, NAMESPACE, ExtentCodec(EXTENTS, NAMESPACE.digest), "engine") is None
+    assert our_log()[-1].getMessage().endswith("No space left on device")
 
 
 @pytest.mark.unit

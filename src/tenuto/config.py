@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 import msgspec
 
 from tenuto.errors import ConfigError
+from tenuto.plugins import why_malformed
 
 _UNITS = {"": 1, "B": 1} | {
     unit: base**power
@@ -289,5 +290,7 @@ def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
         yield f"has a zero byte in it; give the path of a {'file' if leaf.type == File else 'folder'}"
     if leaf.type == Folders and not all(value):
         yield "one of them is empty; give the path of a folder"
+    if leaf.type == Plugin and value and (why := why_malformed(value)):
+        yield why
     if leaf.type == Name and not (value and value.isprintable() and value == value.strip()):
         yield f'{value!r} is no name; give "auto", or printable text that neither starts nor ends with a space'

@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from tenuto.errors import ConfigError
 
 
-def load(spec: str, setting: str, protocol: type) -> type[Any]:
+def why_malformed(spec: str) -> str:
+    """Why a name is not of the form "module:Class", and what to do; empty for one that is."""
+    module_name, _, name = spec.partition(":")
+    if name.isidentifier() and all(part.isidentifier() for part in module_name.split(".")):
+        return ""
+    return f'{spec!r} is not "module:Class"; give an importable module and a class in it'
+
+
+def why_absent(spec: str) -> str:
+    """Why the module of a well-formed name can't be imported into this Python; empty when it can. Runs the module."""
+    try:
+        importlib.import_module(spec.partition(":")[0])
+    except ImportError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def load(spec: str, setting: str, protocol: type, arguments: Sequence[str] | None = None) -> type[Any]:
     """The class that `spec` names, which has every method of `protocol`. `setting` is where it was given.
 
-    Importing runs the module. Raises `ConfigError`, one line that names the setting: not of the form, no such module,
-    no such name in it, not a class, or methods that it lacks. What the module itself raises comes through.
+    `arguments`: names of those that it is called with, by position; None: not looked at. Importing runs the module.
+    Raises `ConfigError`, one line that names the setting: not of the form, no such module, no such name in it, not a
+    class, methods that it lacks, or other arguments. What the module itself raises comes through.
     """
+    if why := why_malformed(spec):
+        raise ConfigError(f"{setting}: {why}")
     module_name, _, name = spec.partition(":")
-    if not (name.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
-        raise ConfigError(f'{setting}: {spec!r} is not "module:Class"; give an importable module and a class in it')
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        why = " ".join(str(error).split())
+    if why := why_absent(spec):
         raise ConfigError(
             f"{setting}: {module_name!r} can't be imported ({why}); install it into this Python, or put its folder on "
             "PYTHONPATH"
-        ) from error
+        )
+    module = importlib.import_module(module_name)
     if not hasattr(module, name):
         classes = [key for key, value in vars(module).items() if _is_own_class(value, module_name)]
         raise ConfigError(f"{setting}: {module_name!r} has no {name}; its classes: {', '.join(classes) or 'none'}")
@@ -37,6 +54,10 @@ def load(spec: str, setting: str, protocol: type) -> type[Any]:
             f"{setting}: {spec} is no {protocol.__name__}: it lacks {', '.join(missing)}; see "
             f"{protocol.__module__}.{protocol.__name__}"
         )
+    if arguments is not None and (why := _why_uncallable(found, arguments)):
+        raise ConfigError(
+            f"{setting}: {spec} can't be made from ({', '.join(arguments)}): {why}; let its __init__ take these"
+        )
     return found
 
 
@@ -47,3 +68,13 @@ def methods_of(protocol: type) -> list[str]:
 
 def _is_own_class(value: object, module_name: str) -> bool:
     return inspect.isclass(value) and value.__module__ == module_name
+
+
+def _why_uncallable(found: type, arguments: Sequence[str]) -> str:
+    try:
+        inspect.signature(found).bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # it does not say what it takes
+        return ""
+    return ""

@@ -82,3 +82,29 @@ def test_an_option_that_is_mistyped_names_the_nearest(capsys):
     said = capsys.readouterr().err
     assert said.splitlines()[-1].endswith("did you mean --tiers.host.capacity?")
     assert said.startswith("usage: tenuto config")
+
+
+STORE = """
+class Store:
+    def __init__(self, folder, codec, capacity_bytes): ...
+    capacity = write = write_layers = commit = read = forget = reset = close = __init__
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "line"),
+    [
+        ("shown_store:Store", 0, ""),
+        ("nowhere:Store", 0, "tenuto config: warning: tiers.disk.store: 'nowhere' can't be imported here (No module"),
+        ("shown_store:Other", 1, "tenuto config: tiers.disk.store: 'shown_store' has no Other; its classes: Store"),
+        ("shown_store", 1, "tenuto config: tiers.disk.store: 'shown_store' is not \"module:Class\"; give"),
+    ],
+)
+def test_a_store_of_others_is_looked_at_where_it_can_be_imported(capsys, tmp_path, monkeypatch, spec, code, line):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shown_store.py").write_text(STORE)
+    assert main(["config", "--disk", "/x", "--tiers.disk.store", spec]) == code
+    shown = capsys.readouterr()
+    assert shown.err.startswith(line)
+    assert shown.err.count("\n") == bool(line)
+    assert bool(shown.out) == (code == 0)

@@ -66,6 +66,16 @@ def test_short_forms_options_and_file_end_in_one_line_that_a_shell_takes(capsys,
     assert "org/model" in words
 
 
+def test_a_store_of_others_that_is_not_here_is_a_warning_and_one_of_no_use_is_refused(capsys, installed, tmp_path):
+    given = ["m", "--disk", str(tmp_path), "--tiers.disk.store"]
+    assert main(["serve", "--dry-run", *given, "nowhere:Store"]) == 0
+    shown = capsys.readouterr()
+    assert "warning: tiers.disk.store: 'nowhere' can't be imported here" in shown.err
+    assert settings_in(shlex.split(shown.out))["tiers"]["disk"]["store"] == "nowhere:Store"
+    (line,) = refusal(capsys, *given, "json:JSONEncoder")
+    assert line.startswith("tenuto serve: tiers.disk.store: json:JSONEncoder is no Store: it lacks capacity")
+
+
 def test_without_settings_nothing_but_the_connector_is_given(capsys, installed):
     assert settings_in(dry(capsys, "m")) == {}
 

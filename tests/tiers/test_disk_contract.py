@@ -16,7 +16,7 @@ from tests.tiers.disk_fixtures import NAMESPACE, wait_until
 pytestmark = pytest.mark.contract
 
 
-def disk_store(codec, folder, **options):
+def disk_store(folder, codec, **options):
     mine = claim(folder / "root", NAMESPACE, "engine", 0)
     n_bytes = codec.layout.extent_bytes
     store = DiskStore(mine, codec, DiskSettings(Quota(folder / "root", 256 * n_bytes), 16 * n_bytes, 2), **options)
@@ -25,31 +25,31 @@ def disk_store(codec, folder, **options):
 
 
 class TestOnAFolder(StoreContract):
-    def make_store(self, codec, folder):
-        return disk_store(codec, folder)
+    def make_store(self, folder, codec):
+        return disk_store(folder, codec)
 
 
 class TestOnStripes(StoreContract):
-    def make_store(self, codec, folder):
+    def make_store(self, folder, codec):
         url = striped_url(folder)
-        return disk_store(codec, folder, runtime=lambda _, settings: open_runtime(url, settings))
+        return disk_store(folder, codec, runtime=lambda _, settings: open_runtime(url, settings))
 
 
 class TestOnAFolderByThreads(StoreContract):
-    def make_store(self, codec, folder):
-        return disk_store(codec, folder, runtime=lambda folders, settings: open_files(folders, by_threads(settings)))
+    def make_store(self, folder, codec):
+        return disk_store(folder, codec, runtime=lambda folders, settings: open_files(folders, by_threads(settings)))
 
 
 class TestOnStripesByThreads(StoreContract):
-    def make_store(self, codec, folder):
+    def make_store(self, folder, codec):
         url = striped_url(folder)
-        return disk_store(codec, folder, runtime=lambda _, settings: open_runtime(url, by_threads(settings)))
+        return disk_store(folder, codec, runtime=lambda _, settings: open_runtime(url, by_threads(settings)))
 
 
 def striped_url(folder):
     parts = [folder / name for name in "abcd"]
     for part in parts:
-        part.mkdir()
+        part.mkdir(exist_ok=True)
     return f"striped://{','.join(map(str, parts))}"
 
 
@@ -61,7 +61,7 @@ if any(map(find_spec, ("nixl", "nixl_cu12", "nixl_cu13"))):
 
     @pytest.mark.adapter
     class TestOnNixl(StoreContract):
-        def make_store(self, codec, folder):
+        def make_store(self, folder, codec):
             return disk_store(
-                codec, folder, runtime=lambda homes, settings: open_runtime(f"nixl+posix://{homes[0]}", settings)
+                folder, codec, runtime=lambda homes, settings: open_runtime(f"nixl+posix://{homes[0]}", settings)
             )

@@ -11,32 +11,32 @@ from tenuto.testing.clock import FakeClock
 from tenuto.testing.faults import FaultyStore, SlowStore
 from tenuto.testing.memory_store import MemoryStore
 from tenuto.testing.pacing import PacedStore
-from tenuto.testing.store_contract import BLOCKS, Bench, StoreContract
+from tenuto.testing.store_contract import BLOCKS, Bench, WhileOpenContract
 from tenuto.tiers.store import Capacity
 
 pytestmark = pytest.mark.contract
 
 
-class TestMemoryStore(StoreContract):
-    def make_store(self, codec, folder):
+class TestMemoryStore(WhileOpenContract):
+    def make_store(self, folder, codec):
         return MemoryStore(codec, 9)
 
 
-class TestFaultyStoreWithoutFaults(StoreContract):
-    def make_store(self, codec, folder):
+class TestFaultyStoreWithoutFaults(WhileOpenContract):
+    def make_store(self, folder, codec):
         return FaultyStore(MemoryStore(codec, 9))
 
 
-class TestSlowStoreLetGo(StoreContract):
-    def make_store(self, codec, folder):
+class TestSlowStoreLetGo(WhileOpenContract):
+    def make_store(self, folder, codec):
         store = SlowStore(MemoryStore(codec, 9))
         store.hold("read")
         store.let_go("read")
         return store
 
 
-class TestPacedStore(StoreContract):
-    def make_store(self, codec, folder):
+class TestPacedStore(WhileOpenContract):
+    def make_store(self, folder, codec):
         clock = FakeClock()
         return PacedStore(MemoryStore(codec, 9), codec.layout, 1e6, clock, clock.advance)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 import msgspec
 
-from tenuto.cli.options import add_setting_options, read_sources
+from tenuto.cli.options import add_setting_options, check_plugins, read_sources
 from tenuto.cli.wording import is_encodable
 from tenuto.config import leaves
 from tenuto.settings import Settings, combine, flatten
@@ -28,7 +29,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Show the settings; 0. Raises `ConfigError` for wrong ones."""
-    print(to_toml(combine(read_sources(args))))
+    settings = combine(read_sources(args))
+    for line in check_plugins(settings.config):
+        print(f"tenuto config: warning: {line}", file=sys.stderr)
+    print(to_toml(settings))
     return 0
 
 

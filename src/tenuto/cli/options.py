@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 
 from tenuto import config
-from tenuto.config import Leaf, leaves
+from tenuto.config import Config, Leaf, leaves
+from tenuto.plugins import why_absent
 from tenuto.settings import Source, nest, read_toml
+from tenuto.tiers.disk.opening import load_store
 
 OPTION = "option"
 """The place of a setting that was given as an option."""
@@ -44,6 +46,25 @@ def read_sources(args: argparse.Namespace) -> list[Source]:
     texts = {leaf: getattr(args, leaf.name) for leaf in leaves()}
     given = {leaf.name: _from_text(leaf, text) for leaf, text in texts.items() if text is not None}
     return [*sources, Source(OPTION, nest(given))]
+
+
+def check_plugins(settings: Config) -> list[str]:
+    """Look at the classes of others that the settings name; a warning for each that this Python can't import.
+
+    Raises `ConfigError` for one that is here and of no use.
+    """
+    spec = settings.tiers.disk.store
+    if not spec:
+        return []
+    why = why_absent(spec)
+    if not why:
+        load_store(spec)
+        return []
+    line = (
+        f"tiers.disk.store: {spec.partition(':')[0]!r} can't be imported here ({why}): not checked; the Python that "
+        "runs vLLM must find it, installed or on PYTHONPATH"
+    )
+    return [line]
 
 
 def _from_text(leaf: Leaf, text: str) -> Any:

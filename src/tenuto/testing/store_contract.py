@@ -6,14 +6,14 @@ A store of yours, to be named in `tiers.disk.store`, is tested by pytest so::
 
 
     class TestMine(StoreContract):
-        def make_store(self, codec, folder):
+        def make_store(self, folder, codec):
             return MyStore(folder, codec, 16 * codec.layout.extent_bytes)
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import ExtentLayout
 from tenuto.testing.blocks import NAMESPACE, SMALL, fill_extent, make_blocks, payload_of
 from tenuto.tiers.store import OWN, Failure, SlotIO, Store
-from tenuto.tokens import TokenBlock
+from tenuto.tokens import BlockKey, TokenBlock
 
 BLOCKS = make_blocks(8)
 LOST = (Cause.CORRUPT, Cause.MISSING)
@@ -64,22 +64,25 @@ class Bench:
         return causes
 
 
-class StoreContract:
-    """Subclass it, give `make_store`, and pytest runs the rest."""
+class WhileOpenContract:
+    """What a store promises from its opening to its end; all there is for one that forgets then."""
 
     layout: ExtentLayout = SMALL
 
-    def make_store(self, codec: ExtentCodec, folder: Path) -> Store:
-        """A new, empty store with at least 8 slots that can be written now; `folder` is empty and yours."""
+    def make_store(self, folder: Path, codec: ExtentCodec) -> Store:
+        """A store with at least 8 slots that can be written now; `folder` is yours, and empty at first.
+
+        Called again for the same folder once the store was closed, it opens what is there.
+        """
         raise NotImplementedError
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Iterator[Bench]:
         """A store that is closed afterwards."""
         codec = ExtentCodec(self.layout, NAMESPACE)
-        store = self.make_store(codec, tmp_path)
-        yield Bench(store, codec)
-        store.close()
+        bench = Bench(self.make_store(tmp_path, codec), codec)
+        yield bench
+        bench.store.close()
 
     def test_has_the_slots_it_says(self, bench: Bench) -> None:
         """Its last slot is as good as its first."""
@@ -206,3 +209,45 @@ class StoreContract:
         for thread in threads:
             thread.join()
         assert faults == []
+
+
+class StoreContract(WhileOpenContract):
+    """What a store in `tiers.disk.store` promises. Subclass it, give `make_store`, and pytest runs the rest."""
+
+    def test_opened_again_it_lists_and_gives_what_it_held(self, bench: Bench, tmp_path: Path) -> None:
+        """All that was written or committed and not forgotten, oldest first; nothing else."""
+        for slot in (5, 0, 2, 7):
+            assert bench.write({slot: BLOCKS[slot]}) == []
+        assert bench.write({5: BLOCKS[1]}) == []
+        bench.store.forget([2])
+        layers = (0, self.layout.n_layers)
+        for slot in (3, 4):
+            assert bench.store.write_layers(bench.items({slot: BLOCKS[slot]}), layers) == []
+        assert bench.store.commit(bench.items({4: BLOCKS[4]})) == []
+        self.reopen(bench, tmp_path)
+        held = {0: BLOCKS[0], 7: BLOCKS[7], 5: BLOCKS[1], 4: BLOCKS[4]}
+        assert list(recovered_by(bench.store)) == [(slot, block.key) for slot, block in held.items()]
+        assert bench.read(held) == [None] * 4
+        assert bench.read({3: BLOCKS[3]})[0] in LOST
+
+    def test_opened_again_after_a_reset_it_holds_nothing(self, bench: Bench, tmp_path: Path) -> None:
+        """Neither of before, nor of the namespace that ended with its process."""
+        bench.write({0: BLOCKS[0], 1: BLOCKS[1]})
+        before, bench.codec = bench.codec, ExtentCodec(self.layout, bytes(16))
+        bench.store.reset(bytes(16), 77)
+        assert bench.write({2: make_blocks(1, root=bytes(16))[0]}) == []
+        bench.codec = before
+        self.reopen(bench, tmp_path)
+        assert list(recovered_by(bench.store)) == []
+
+    def reopen(self, bench: Bench, folder: Path) -> None:
+        """Close the store, and open it as the next process does."""
+        bench.store.close()
+        bench.store = self.make_store(folder, bench.codec)
+
+
+def recovered_by(store: Store) -> Sequence[tuple[int, BlockKey]]:
+    """What a store says that it held when it was opened. One that does not say fails the test."""
+    found: Sequence[tuple[int, BlockKey]] | None = getattr(store, "recovered", None)
+    assert found is not None, "it has no `recovered`: give it one, a list of (slot, key), oldest first"
+    return found

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from tenuto.errors import Cause
+from tenuto.memory.extent import ExtentCodec
 from tenuto.tokens import BlockKey
 
 OWN = ""
@@ -84,3 +86,33 @@ class Store(Protocol):
     def close(self) -> None:
         """Stop threads and give up locks. Not while a `read` or `write` runs."""
         ...
+
+
+class RecoveredStore(Store, Protocol):
+    """A store that remembers."""
+
+    @property
+    def recovered(self) -> Sequence[tuple[int, BlockKey]]:
+        """(slot, key) of every block that it held when it was opened, oldest first."""
+        ...
+
+
+class OpenStore(Protocol):
+    """How a class of others that is named in `tiers.disk.store` is called, once for each rank.
+
+    Such a store is this engine's alone: other engines of the node do not read it. It is not under the node's bound
+    either: each keeps `capacity_bytes` by itself, and what it stores is not counted. What it reads is verified by us
+    once more. `tenuto.testing.store_contract` tests all of this.
+    """
+
+    def __call__(self, folder: Path, codec: ExtentCodec, capacity_bytes: int) -> RecoveredStore:
+        """Open it. `folder` is this rank's alone, and the same one after a restart; `capacity_bytes` the setting's.
+
+        The arguments are given by position. Raises `StoreError` or `OSError` for a reason that may pass: the tier is
+        off then until the next start.
+        """
+        ...
+
+
+OPEN_STORE_ARGUMENTS = ("folder", "codec", "capacity_bytes")
+"""Those of `OpenStore`, by position."""

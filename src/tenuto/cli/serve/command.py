@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from pathlib import Path
 
 import msgspec
 
-from tenuto.cli.options import add_setting_options, read_sources
+from tenuto.cli.options import add_setting_options, check_plugins, read_sources
 from tenuto.cli.serve.line import find_program, make_line, read_patience
 from tenuto.cli.serve.process import run_server
 from tenuto.errors import ConfigError
@@ -48,6 +49,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Show the line and run it: the server's exit code. Raises `ConfigError` for wrong settings or a missing vLLM."""
     settings = combine(read_sources(args))
+    for warning in check_plugins(settings.config):
+        print(f"tenuto serve: warning: {warning}", file=sys.stderr)
     values = flatten(msgspec.to_builtins(settings.config))
     if folder := values["tiers.disk.path"]:
         values["tiers.disk.path"] = str(usable_folder(folder, "tiers.disk.path"))

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 
-from tenuto.errors import StoreError
+from tenuto.errors import StoreError, store_error
 from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.disk.instance import Claim
-from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO, Store
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, OpenStore, SlotIO
 from tenuto.tokens import BlockKey
-
-
-class OpenStore(Protocol):
-    """How a class in `tiers.disk.store` is called.
-
-    `folder` is this rank's alone, and the same one after a restart. `capacity_bytes` is the setting's, which the store
-    keeps by itself. What it makes may have `recovered`, a list of (slot, key), oldest first: what it holds when opened.
-    """
-
-    def __call__(self, folder: Path, codec: ExtentCodec, capacity_bytes: int) -> Store:
-        """Open it. Raises `StoreError` for a reason that may pass: the tier is off then until the next start."""
-        ...
 
 
 class _NoArena:
@@ -46,13 +32,17 @@ class _NoPeers:
 
 
 class ForeignStore:
-    """See `Store`. What `inner` reads is verified here once more before anybody gets it, whatever `inner` does."""
+    """See `Store`. What `inner` reads is verified here once more before anybody gets it, whatever `inner` does.
+
+    An `OSError` of `inner` is mapped here. Raises `StoreError` when `inner` can't be opened now.
+    """
 
     def __init__(self, claim: Claim, codec: ExtentCodec, open_store: OpenStore, capacity_bytes: int) -> None:
         self._claim = claim
         self._codec = codec
-        self._inner = open_store(claim.folder, codec, capacity_bytes)
-        found: list[tuple[int, BlockKey]] = getattr(self._inner, "recovered", [])
+        with _mapped(f"open a store in {claim.folder}"):
+            self._inner = open_store(claim.folder, codec, capacity_bytes)
+        found: Sequence[tuple[int, BlockKey]] = getattr(self._inner, "recovered", ())
         n_slots = self._inner.capacity().n_slots
         by_slot = {slot: key for slot, key in found if 0 <= slot < n_slots}
         self.recovered = list(by_slot.items())
@@ -66,20 +56,20 @@ class ForeignStore:
 
     def write(self, items: Sequence[SlotIO]) -> list[Failure]:
         """See `Store`."""
-        return self._inner.write(items)
+        return self._all(items, "write", lambda: self._inner.write(items))
 
     def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
         """See `Store`."""
-        return self._inner.write_layers(items, layers)
+        return self._all(items, "write layers", lambda: self._inner.write_layers(items, layers))
 
     def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
         """See `Store`."""
-        return self._inner.commit(items)
+        return self._all(items, "commit", lambda: self._inner.commit(items))
 
     def read(self, items: Sequence[SlotIO], volume: str = OWN, layers: Layers | None = None) -> list[Failure]:
         """See `Store`."""
         codec = self._codec
-        failures = self._inner.read(items, volume, layers)
+        failures = self._all(items, "read", lambda: self._inner.read(items, volume, layers))
         failed = {failure.index for failure in failures}
         for index, item in enumerate(items):
             if index in failed:
@@ -93,12 +83,14 @@ class ForeignStore:
 
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""
-        self._inner.forget(slots)
+        with _mapped(self._what("forget")):
+            self._inner.forget(slots)
 
     def reset(self, namespace: bytes, epoch: int) -> None:
         """See `Store`."""
         self._codec = ExtentCodec(self._codec.layout, namespace)
-        self._inner.reset(namespace, epoch)
+        with _mapped(self._what("reset")):
+            self._inner.reset(namespace, epoch)
 
     def close(self) -> None:
         """See `Store`."""
@@ -106,5 +98,24 @@ class ForeignStore:
             closing.callback(os.close, self._claim.lock_fd)
             closing.callback(self._inner.close)
 
+    def _all(self, items: Sequence[SlotIO], verb: str, do: Callable[[], list[Failure]]) -> list[Failure]:
+        """The failures of a batch, or all of it where `do` raises one."""
+        try:
+            with _mapped(self._what(verb)):
+                return do()
+        except StoreError as error:
+            return [Failure(index, error.cause, str(error)) for index in range(len(items))]
+
+    def _what(self, verb: str) -> str:
+        return f"{verb} with {type(self._inner).__name__} in {self._claim.folder}"
+
     def __repr__(self) -> str:
         return f"<ForeignStore {self._inner!r} in {self._claim.folder}>"
+
+
+@contextmanager
+def _mapped(what: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, what) from error

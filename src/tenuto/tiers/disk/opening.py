@@ -10,16 +10,21 @@ from tenuto.config import Disk, parse_size
 from tenuto.errors import StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.plugins import load
-from tenuto.tiers.disk.foreign import ForeignStore, OpenStore
+from tenuto.tiers.disk.foreign import ForeignStore
 from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.store import DiskSettings, DiskStore
 from tenuto.tiers.disk.volume import quota_of, volume_of
-from tenuto.tiers.store import Store
+from tenuto.tiers.store import OPEN_STORE_ARGUMENTS, OpenStore, Store
 from tenuto.tokens import Namespace
 
 TierStore = DiskStore | ForeignStore
 
 logger = logging.getLogger(__name__)
+
+
+def load_store(spec: str) -> OpenStore:
+    """The class of others that `tiers.disk.store` names. Raises `ConfigError`, one line; see `plugins.load`."""
+    return load(spec, "tiers.disk.store", Store, OPEN_STORE_ARGUMENTS)
 
 
 def open_tier(
@@ -31,7 +36,7 @@ def open_tier(
     nobody's.
     """
     volume = volume_of(disk)
-    open_store: OpenStore | None = load(disk.store, "tiers.disk.store", Store) if disk.store else None
+    open_store = load_store(disk.store) if disk.store else None
     try:
         mine = claim(volume.root, namespace, owner, rank, split, volume.others)
         with ExitStack() as undo:
