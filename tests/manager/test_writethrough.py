@@ -174,6 +174,20 @@ def test_a_paused_disk_is_not_written_and_its_backlog_is_dropped(make_rig):
     assert rig.manager.disk.statistics().registered == 2  # what was on its way
 
 
+def test_a_disk_without_a_slot_that_gets_none_is_counted_with_a_reason_of_its_own(make_rig):
+    rig = make_rig(n_host=16, n_disk=0, limits=Limits(max_writes=2))
+    rig.manager.resize_disk(0, is_growing=True)
+    rig.offload(make_chain(3))
+    rig.report()
+    assert rig.pump() == []
+    assert backlog(rig) == 3  # slots may come
+    rig.manager.resize_disk(0, is_growing=False)
+    assert rig.pump() == []
+    assert backlog(rig) == 0
+    assert rig.manager.statistics()["skipped.no_disk_room"] == 3
+    assert "skipped.disk_off" not in rig.manager.statistics()
+
+
 def test_evicted_disk_blocks_are_told_before_the_write(make_rig):
     rig = make_rig(n_host=16, n_disk=2)
     rig.keep(make_chain(2))

@@ -11,6 +11,7 @@ import pytest
 from tenuto.errors import ConfigError
 from tenuto.tiers.disk.instance import claim, file_system
 from tenuto.tiers.disk.quota import Quota, used_bytes
+from tenuto.tiers.store import Capacity
 from tests.tiers.disk_fixtures import EXTENT, NAMESPACE, block, wait_until
 
 pytestmark = pytest.mark.adapter
@@ -53,6 +54,32 @@ time.sleep(600)
     child.wait()
     child.stdout.close()
     assert str(claim(tmp_path, NAMESPACE, "after it", 0).folder) == folder
+
+
+def test_an_engine_that_gets_no_room_says_so_once_and_takes_it_when_there_is_some(
+    tmp_path, open_disk, monkeypatch, our_log
+):
+    answers, has_room = [], Quota.has_room
+
+    def noted(*given, **named):
+        answers.append(has_room(*given, **named))
+        return answers[-1]
+
+    monkeypatch.setattr(Quota, "has_room", noted)
+    monkeypatch.setattr("tenuto.tiers.disk.growth._RETRY_S", 0.01)
+    first = open_disk()
+    first.wait_slots(4)
+    first.write(*((slot, slot) for slot in range(4)))
+    first.wait_slots(8)
+    second = open_disk(capacity=used_bytes(first.root) + 2 * EXTENT)
+    wait_until(lambda: answers.count(False) > 3)
+    assert second.store.capacity() == Capacity(0, is_growing=False)
+    (line,) = [record.getMessage() for record in our_log()]
+    assert line.startswith("tenuto: tiers.disk.capacity: all of it is taken by other engines (")
+    assert f"under {tmp_path / 'root'}): nothing of this one is written until there is room" in line
+    first.close()
+    second.wait_slots(1)
+    assert len(our_log()) == 1
 
 
 def test_an_engine_reads_what_another_wrote_and_goes_on_hearing_of_it(open_disk):

@@ -73,12 +73,12 @@ class WriteThrough:
     def next(self) -> PlannedWrite | None:
         """The next write from the backlog for which there is room now."""
         if not self.is_enabled:
-            self._drop()
+            self._drop("disk_off")
         n = min(self._room(), _BATCH)
         if n <= 0 or not self._backlog:
             return None
         if not (len(self._disk) or self.is_growing):
-            self._drop()  # no slot will ever be had: nothing to wait for
+            self._drop("no_disk_room")  # no slot will ever be had: nothing to wait for
         keys = self._oldest(n)
         held = self._host.match([key.hash for key in keys])
         write = self._plan(keys, held.slots, held)
@@ -131,6 +131,6 @@ class WriteThrough:
         self._recorder.add(SKIPPED_BLOCKS, len(gone), "left_host")
         return keys
 
-    def _drop(self) -> None:
-        self._recorder.add(SKIPPED_BLOCKS, len(self._backlog), "disk_off")
+    def _drop(self, reason: str) -> None:
+        self._recorder.add(SKIPPED_BLOCKS, len(self._backlog), reason)
         self._backlog.clear()

@@ -43,6 +43,7 @@ class Growth:
         self._n_used = 0
         self._is_growing = True
         self._closing = threading.Event()
+        self._has_told = False
         self._began_at = 0.0  # while a file is being added
         self._thread = threading.Thread(target=self._loop, name="tenuto-grow", daemon=True)
         self.slots_per_file = 1
@@ -126,6 +127,7 @@ class Growth:
         number, size_bytes = self.slots.n_files, self.slots_per_file * self._extent_bytes
         with self._decision():
             if not self._quota.has_room(size_bytes, self._claim.instance, is_needed=number == 0):
+                self._tell_once(size_bytes)
                 return False
             self._files.reserve(number, size_bytes)
         try:
@@ -142,6 +144,12 @@ class Growth:
         with self._changed:
             self.slots.add(self.slots_per_file)
         return True
+
+    def _tell_once(self, size_bytes: int) -> None:
+        """Say so where there is no file at all: nothing is written then."""
+        if not (self._has_told or self.slots.n_files):
+            self._has_told = True
+            logger.warning("tenuto: %s", self._quota.why_no_room(size_bytes))
 
     def _shrink(self) -> None:
         with self._decision():

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tenuto.config import in_mib
 from tenuto.errors import store_error
 from tenuto.tiers.disk.instance import instances, is_alive, last_written, namespaces, remove_dead
 
@@ -52,17 +53,33 @@ class Quota:
         other instances of this one, least recently written first. What was written within the last hour may belong to
         an engine that is being restarted: it goes only if the space `is_needed`, the caller having none at all.
         """
-        spare = min(_MANIFEST_BYTES, self.capacity_bytes // 16)
 
         def fits() -> bool:
             free = _evenly(self.folders, lambda disk: disk.f_bavail - _KEEP_FREE * disk.f_blocks)
-            return used_bytes(*self.folders) + more_bytes + spare <= self.capacity_bytes and more_bytes <= free
+            return (
+                used_bytes(*self.folders) + more_bytes + self._spare_bytes <= self.capacity_bytes and more_bytes <= free
+            )
 
         return self._make_room(fits, mine, is_needed=is_needed)
+
+    def why_no_room(self, more_bytes: int) -> str:
+        """Why `has_room` said no to a caller that has no file yet, in one line."""
+        used = used_bytes(*self.folders)
+        if used + more_bytes + self._spare_bytes <= self.capacity_bytes:
+            return f"the disk under {self.root} is full: nothing is written until there is room; free some space"
+        taken = f"{in_mib(used)} of {in_mib(self.capacity_bytes)} under {self.root}"
+        return (
+            f"tiers.disk.capacity: all of it is taken by other engines ({taken}): nothing of this one is written until "
+            "there is room; give more to all of them"
+        )
 
     def is_kept(self, mine: Path) -> bool:
         """Whether no more than the capacity is used, after removing folders of dead engines if need be."""
         return self._make_room(lambda: used_bytes(*self.folders) <= self.capacity_bytes, mine, is_needed=False)
+
+    @property
+    def _spare_bytes(self) -> int:
+        return min(_MANIFEST_BYTES, self.capacity_bytes // 16)
 
     def _make_room(self, fits: Callable[[], bool], mine: Path, *, is_needed: bool) -> bool:
         now = time.time()
