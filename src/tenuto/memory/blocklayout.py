@@ -85,13 +85,13 @@ class Layout:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of a buffer that has room for all blocks whatever its address."""
-        return self.size_bytes + self.alignment - 1
+        """Bytes of a buffer that has room for all blocks whatever its address: whole elements."""
+        return self.size_bytes + self.alignment
 
     @property
     def region_bytes(self) -> int:
-        """Bytes of each buffer when every layer of "per layer" has one."""
-        return self.n_blocks * self.block_stride
+        """The same for each buffer when every layer of "per layer" has one."""
+        return self.n_blocks * self.block_stride + self.alignment
 
     def offset(self, block: int, layer: int, outer: int) -> int:
         """Where a plane begins, in bytes. Raises `IndexError` outside of the layout; nothing counts from the end."""

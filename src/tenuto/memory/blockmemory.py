@@ -20,9 +20,10 @@ _NUMPY = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}  # numpy has no
 class BlockMemory:
     """A layout's blocks in given memory, which stays its owner's; `view` is where keys and values are computed.
 
-    `buffer` is one for all, or, in the layout "per layer", a sequence of one for each layer: contiguous, writable
-    numpy arrays or torch tensors of any type, or objects with the buffer protocol. Blocks begin at the first address
-    in it that has the layout's alignment. Raises `ConfigError` for a buffer that is too small or not as said.
+    `buffer` is one for all (`Layout.buffer_bytes`), or, in the layout "per layer", a sequence of one for each layer
+    (`Layout.region_bytes`): contiguous, writable numpy arrays or torch tensors of any type, or objects with the buffer
+    protocol. Blocks begin at the first address in it that has the layout's alignment. Raises `ConfigError` for a buffer
+    that is too small or not as said.
     """
 
     def __init__(self, layout: Layout, buffer: Any) -> None:
@@ -34,7 +35,7 @@ class BlockMemory:
                 f"buffer: {len(buffers)} buffers for {layout.n_layers} layers of the kind {layout.kind!r}; "
                 'give one buffer, or with the kind "per layer" one for each layer'
             )
-        n_bytes = layout.region_bytes if is_split else layout.size_bytes
+        n_bytes = layout.size_bytes // (layout.n_layers if is_split else 1)
         self._regions = [_aligned(_flat(one), n_bytes, layout.alignment) for one in buffers]
         self._owners = buffers
 
@@ -118,7 +119,7 @@ def _aligned(flat: Any, n_bytes: int, alignment: int) -> Any:
     if start + n_bytes > len(flat):
         raise ConfigError(
             f"buffer: {len(flat)} bytes are too few for {n_bytes} at an alignment of {alignment}; "
-            f"give {n_bytes + alignment - 1}"
+            f"give {n_bytes + alignment}"
         )
     return flat[start : start + n_bytes]
 
