@@ -72,8 +72,15 @@ def test_what_is_no_size_is_refused(text):
             'tiers.disk.runtime: "file" stripes nothing; give "striped", or no stripes',
         ),
         (
-            {"tiers": {"disk": {"runtime": "striped", "stripes": ["/y"]}}},
-            "tiers.disk.path: stripes have no first folder; give one",
+            {"tiers": {"disk": {"stripes": ["/y"], "capacity": "auto"}}},
+            "tiers.disk.stripes: there is no disk tier without tiers.disk.path; give that folder, or leave this out",
+        ),
+        (
+            {"tiers": {"disk": {"poll_s": 1, "store": "a:B"}}},
+            "\n".join(
+                f"tiers.disk.{name}: there is no disk tier without tiers.disk.path; give that folder, or leave this out"
+                for name in ("store", "poll_s")
+            ),
         ),
         ({"tiers": {"disk": "/x"}}, "tiers.disk: expected a group of settings, got '/x'"),
         ({"tiers": {"disk": {"io_threads": 257}}}, "tiers.disk.io_threads: 257 is out of range; give 0 to 256"),

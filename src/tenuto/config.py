@@ -209,18 +209,22 @@ def load_config(settings: dict[str, Any]) -> Config:
     if faults:
         raise ConfigError("\n".join(f"{fault.setting}: {fault.why}" for fault in faults))
     config = msgspec.convert(settings, Config)
-    _check_stripes(config.tiers.disk)
+    _check_disk(config.tiers.disk)
     return config
 
 
-def _check_stripes(disk: Disk) -> None:
+def _check_disk(disk: Disk) -> None:
     """Settings that are right alone, and not together."""
+    if not disk.path:
+        given = [leaf.name for leaf in leaves(Disk) if getattr(disk, leaf.name) != leaf.default]
+        why = "there is no disk tier without tiers.disk.path; give that folder, or leave this out"
+        if given:
+            raise ConfigError("\n".join(f"tiers.disk.{name}: {why}" for name in given))
+        return
     if disk.runtime == "striped" and not disk.stripes:
         raise ConfigError("tiers.disk.stripes: no folders to stripe over beside tiers.disk.path; give at least one")
     if disk.stripes and disk.runtime != "striped":
         raise ConfigError(f'tiers.disk.runtime: "{disk.runtime}" stripes nothing; give "striped", or no stripes')
-    if disk.stripes and not disk.path:
-        raise ConfigError("tiers.disk.path: stripes have no first folder; give one")
 
 
 def find_faults(settings: dict[str, Any], struct: type[msgspec.Struct] = Config, prefix: str = "") -> list[Fault]:

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 from tenuto.config import Config, Fault, find_faults, leaves, load_config
@@ -94,8 +94,9 @@ def combine(sources: Sequence[Source]) -> Settings:
 def load_settings(given: dict[str, Any]) -> Config:
     """The settings in a connector's JSON: `config` is a TOML file, the keys beside it go before what stands there.
 
-    Raises `ConfigError`: one line for each setting that is wrong.
+    Paths may be `pathlib`'s. Raises `ConfigError`: one line for each setting that is wrong.
     """
+    given = _plain(given)
     beside = {key: value for key, value in given.items() if key != "config"}
     sources = [Source("", beside)]
     if "config" in given:
@@ -126,6 +127,15 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
             at = at.setdefault(group, {})
         at[last] = value
     return nested
+
+
+def _plain(value: Any) -> Any:
+    """The same with every path of `pathlib` as text."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in cast("list[Any]", value)]
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def _line(source: Source, fault: Fault) -> str:

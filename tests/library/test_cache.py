@@ -230,6 +230,13 @@ def test_memory_of_every_kind_holds_blocks(tmp_path):
     [
         ({"tiers.host.capacity": 100}, r"^tiers\.host\.capacity: 100 has no room for one block"),
         ({"tiers.host.capacty": 100}, r"^tiers\.host\.capacty: unknown setting; did you mean tiers\.host\.capacity\?$"),
+        ({"runtime.cost_gate": True}, r"^runtime\.cost_gate: does nothing without an engine; leave it out$"),
+        ({"model": {"weights": "w"}}, r"^model\.weights: does nothing without an engine; leave it out$"),
+        (
+            {"runtime": {"metrics_port": 9, "trace_file": "t", "retry_s": 1}},
+            r"^runtime\.metrics_port: does nothing [^\n]*\nruntime\.trace_file: does nothing [^\n]*$",
+        ),
+        ({"tiers.disk.store": "a:B"}, r"^tiers\.disk\.store: there is no disk tier without tiers\.disk\.path; give"),
         ({"layout.block_tokens": 8}, r"^layout\.block_tokens: 8 is not the layout's page_tokens 4; leave it out$"),
     ],
 )
@@ -248,6 +255,18 @@ def test_room_for_no_block_is_refused_with_the_least_that_keeps_one(tmp_path, na
         store(cache, prompt(1, 1))
     with opened(tmp_path, **{name.replace(".", "__"): least}) as cache:
         assert n_found(cache, prompt(1, 1)) == 1
+
+
+def test_settings_in_a_file_that_do_nothing_are_told_too_and_folders_may_be_paths(tmp_path):
+    file = tmp_path / "t.toml"
+    file.write_text('[runtime]\nonboard = "auto"\n[tiers.device]\nload_programs = 8\n')
+    given = {"config": file, "tiers.disk.path": tmp_path / "root", "tiers.disk.stripes": (tmp_path / "b",)}
+    with pytest.raises(ConfigError, match=r"^runtime\.onboard: does nothing without an engine; leave it out$"):
+        tenuto.open_cache(LAYOUT, model="m", settings=given | {"tiers.disk.runtime": "striped"})
+    file.write_text("[tiers.device]\nload_programs = 8\n")
+    with tenuto.open_cache(LAYOUT, model="m", settings=given | {"tiers.disk.runtime": "striped"}) as cache:
+        store(cache, prompt(1))
+    assert len(list(tmp_path.glob("*/*/*/rank-0"))) == 2
 
 
 @pytest.mark.parametrize("model", ["", " m", "a\nb"])

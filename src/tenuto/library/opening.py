@@ -11,6 +11,7 @@ from tenuto.config import Config, parse_size
 from tenuto.errors import ConfigError
 from tenuto.library.below import TiersBelow
 from tenuto.library.cache import KVCache
+from tenuto.library.configuration import library_config
 from tenuto.library.core import CacheCore
 from tenuto.manager import BlockManager, Limits
 from tenuto.memory.allocators import Allocator, allocator_of
@@ -20,7 +21,6 @@ from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import ExtentLayout
 from tenuto.pools import Policy, Pool
-from tenuto.settings import flatten, load_settings, nest
 from tenuto.tiers.disk.opening import open_tier
 from tenuto.tiers.sizes import N_BOUNCE, host_slots, max_writes
 from tenuto.tokens import Namespace
@@ -48,16 +48,12 @@ def open_cache(
     are found again under the same name, dtype and sizes alone. `buffer`: see `BlockMemory`; it must live as long as the
     cache. `allocator`: "heap", "shared", "pinned", "device", or your own. `settings`: as everywhere, nested or with
     dotted names: ``{"tiers.host.capacity": "1 GiB", "tiers.disk.path": "/var/cache/tenuto"}``; without a path there is
-    no disk. `policy` chooses which device block goes first; None: the one used longest ago.
+    no disk, and what only an engine uses is refused. `policy` chooses which device block goes first; None: the one used
+    longest ago.
 
     Raises `ConfigError`, one line for each setting that is wrong or can't be had here.
     """
-    config = load_settings(nest(flatten(settings or {})))
-    if config.layout.block_tokens not in (0, layout.page_tokens):
-        raise ConfigError(
-            f"layout.block_tokens: {config.layout.block_tokens} is not the layout's page_tokens "
-            f"{layout.page_tokens}; leave it out"
-        )
+    config = library_config(settings or {}, layout)
     if not (model and model.isprintable() and model == model.strip()):
         raise ConfigError(f"model: {model!r} is no name; give printable text that neither starts nor ends with a space")
     extent = layout.extent()
