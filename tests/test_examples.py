@@ -28,6 +28,11 @@ def test_an_example_runs(tmp_path, name):
     assert "Traceback" not in run.stderr
 
 
+def test_the_librarys_example_says_what_it_wants():
+    run = subprocess.run([sys.executable, EXAMPLES / "library.py"], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (1, "Give a folder for the disk: python library.py FOLDER\n")
+
+
 @pytest.mark.parametrize("name", MOST_LINES)
 def test_an_example_is_short(name):
     assert len(lines_of_code(EXAMPLES / name)) <= MOST_LINES[name]

@@ -34,7 +34,7 @@ class LeaseError(TenutoError):
 
 
 class InvariantError(TenutoError):
-    """``check()`` found the books not to balance: a bug in tenuto."""
+    """The books do not balance: a bug in tenuto, or in a policy of others, which the message names."""
 
 
 class StoreError(TenutoError):

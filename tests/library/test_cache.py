@@ -9,7 +9,7 @@ import pytest
 
 import tenuto
 from tenuto.errors import ConfigError, FullError, StateError
-from tenuto.library import Layout, Shared
+from tenuto.library import Heap, Layout, Shared
 from tests.library.library_rig import EXTENT, LAYOUT, TOKENS, fill, n_found, opened, prompt, store
 
 pytestmark = pytest.mark.unit
@@ -91,8 +91,10 @@ def test_leased_blocks_stay_on_the_device_and_the_rest_of_a_match_is_a_miss(cach
     store(cache, prompt(2, 8))
     with cache.match(prompt(2, 8)):
         assert n_found(cache, prompt(1, 8)) == 0
-        with pytest.raises(FullError, match="1 blocks wanted, 0 of 8"):
+        with pytest.raises(FullError, match=r"^device: 1 blocks wanted, 0 of 8 .*: release leases, give timeout_s, or"):
             cache.allocate()
+        with pytest.raises(FullError, match=r"9 blocks wanted, 0 of 8 to be had: open with a larger layout\.n_blocks$"):
+            cache.allocate(9, timeout_s=60)
     with cache.match(prompt(2, 3)):
         assert n_found(cache, prompt(1, 8)) == 5
     assert n_found(cache, prompt(1, 8)) == 8
@@ -267,6 +269,32 @@ def test_settings_in_a_file_that_do_nothing_are_told_too_and_folders_may_be_path
     with tenuto.open_cache(LAYOUT, model="m", settings=given | {"tiers.disk.runtime": "striped"}) as cache:
         store(cache, prompt(1))
     assert len(list(tmp_path.glob("*/*/*/rank-0"))) == 2
+
+
+class Odd:
+    """No allocator."""
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"allocator": Heap}, r"^allocator: Heap is a class; give one of it: Heap\(\)$"),
+        ({"allocator": Odd()}, r"^allocator: <.*Odd.*> can't allocate; give 'heap', 'shared', 'pinned', 'device'$"),
+        ({"allocator": "attic"}, r"^allocator: 'attic' is not known; give 'heap'"),
+        ({"allocator": "heap", "buffer": bytearray(1 << 20)}, r"^allocator: there is a buffer already; give one of"),
+    ],
+)
+def test_what_is_no_allocator_is_one_line(options, line):
+    with pytest.raises(ConfigError, match=line):
+        opened(**options)
+
+
+def test_a_sequence_goes_on_behind_registered_blocks_alone(cache):
+    with cache.allocate() as one, cache.allocate() as other:
+        one.apply(prompt(1, 1))
+        with pytest.raises(StateError, match=r"^cannot continue behind WritableBlocks; give the Blocks that match or"):
+            other.init_sequence(after=one)
+        assert other.states[0].name == "RESET"
 
 
 @pytest.mark.parametrize("model", ["", " m", "a\nb"])

@@ -1,5 +1,7 @@
 """Every row of the transition table by its trigger in the library, and every pair that is no row."""
 
+import warnings
+
 import pytest
 
 from tenuto.errors import FullError, LeaseError, StateError
@@ -164,12 +166,21 @@ def test_leases_are_consumed_once(cache):
 
 def test_dropped_leases_give_their_blocks_back_and_warn():
     with opened() as cache:
-        with pytest.warns(ResourceWarning, match="without being released"):
+        with pytest.warns(
+            ResourceWarning, match=r"^<WritableBlocks: 3 blocks> was dropped without being released; use"
+        ):
             cache.allocate(3)
         blocks = cache.allocate(2)
         blocks.apply(prompt(1))
-        with pytest.warns(ResourceWarning, match="without being released"):
+        with pytest.warns(ResourceWarning, match=r"^<Blocks: 2 blocks> was dropped without being released; use"):
             blocks.register()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            cache.match(prompt(9))  # nothing is held
+            blocks = cache.allocate(1)
+            blocks.reset()
+            blocks.discard()
+            del blocks
         assert cache.flush()
         assert cache._core.pool.statistics().leased == 0
         cache.check()

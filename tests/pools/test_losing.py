@@ -20,6 +20,43 @@ class TestLRU(PolicyContract):
         return LRU()
 
 
+class Wrong(LRU):
+    """Gives other victims than it should."""
+
+    def __init__(self, victims):
+        super().__init__()
+        self.victims = victims
+
+    def evict(self, n):
+        return self.victims or super().evict(n)
+
+
+@pytest.mark.parametrize(
+    ("victims", "why"),
+    [
+        ([3], "1 different slots where 2 were asked for"),
+        ([3, 3], "1 different slots where 2 were"),
+        ([1, 2, 3], "3 different slots where 2 were"),
+        ([3, 4], "slots that are none of 4: [3, 4]"),
+        ([-1, 3], "slots that are none of 4: [-1, 3]"),
+        ([0, 3], "slots that are free or leased: [0, 3]"),
+    ],
+)
+def test_a_policy_that_gives_other_victims_than_it_should_is_named_and_costs_no_block(victims, why):
+    policy = Wrong(victims)
+    pool = Pool("test", 4, policy)
+    held = hold(pool, [A])
+    cache(pool, [B, C, D])
+    with pytest.raises(InvariantError) as raised:
+        pool.allocate(2)
+    assert str(raised.value).startswith(f"the policy Wrong gave {why}")
+    pool.check()
+    assert all(key.hash in pool for key in (A, B, C, D))
+    policy.victims = []
+    assert len(evicted(pool, 2)) == 2
+    held.release()
+
+
 def test_the_least_recently_released_goes_first(make_pool):
     pool = make_pool(3)
     for key in (A, B, C):

@@ -83,7 +83,7 @@ class GpuEngine:
         config = load_config({
             "tiers": {
                 "host": {"capacity": (n_host + setup.N_BOUNCE * (n_disk > 0)) * layout.extent_bytes},
-                "disk": {"path": "/unused" if n_disk else "", "poll_s": 0},
+                "disk": {"path": "/unused", "poll_s": 0} if n_disk else {},
             },
             "runtime": {"load_timeout_s": timeout_s, "save": save},
         })  # fmt: skip

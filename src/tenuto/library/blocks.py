@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -15,8 +16,11 @@ from tenuto.tokens import BlockHash, ExtraKeys
 class _Held:
     """Blocks of the device's memory that are leased."""
 
-    def __init__(self, core: CacheCore) -> None:
+    _held: Sequence[Lease | WritableLease] = ()
+
+    def __init__(self, core: CacheCore, leases: Sequence[Lease | WritableLease]) -> None:
         self._core = core
+        self._held = leases
 
     @property
     def slots(self) -> list[int]:
@@ -42,6 +46,13 @@ class _Held:
     def _give_back(self) -> None:
         raise NotImplementedError
 
+    def __del__(self) -> None:
+        # As a lease's own: any thread, perhaps inside the pool's lock.
+        n_blocks = sum(map(len, self._held))
+        if sum(lease.abandon() for lease in self._held):  # each of them
+            what = f"<{type(self).__name__}: {n_blocks} blocks>"
+            warnings.warn(f"{what} was dropped without being released; use it with `with`", ResourceWarning, 2)
+
     def __enter__(self) -> Self:
         return self
 
@@ -58,7 +69,7 @@ class Blocks(_Held):
 
     def __init__(self, core: CacheCore, sequence: TokenSequence, start: int, leases: Sequence[Lease]) -> None:
         """Blocks from `start` on of a sequence, in order of the leases."""
-        super().__init__(core)
+        super().__init__(core, leases)
         self._leases: list[Lease] | None = list(leases)
         self._n_blocks = sum(map(len, leases))
         self.start = start
@@ -121,7 +132,7 @@ class WritableBlocks(_Held):
     """
 
     def __init__(self, core: CacheCore, lease: WritableLease) -> None:
-        super().__init__(core)
+        super().__init__(core, [lease])
         self._lease = lease
         self._page_tokens = core.page_tokens
         self._sequence: TokenSequence | None = None
@@ -237,6 +248,7 @@ class WritableBlocks(_Held):
         """Any state but REGISTERED → RESET: the blocks are empty again, and still leased. Raises as `slots` does."""
         if self.slots:
             self._lease = self._core.empty(self._lease)
+            self._held = [self._lease]
         self._sequence, self._start, self._n_complete, self._is_partial = None, 0, 0, False
 
     def discard(self) -> None:
@@ -257,10 +269,12 @@ class WritableBlocks(_Held):
         return f"<WritableBlocks {', '.join(state.name for state in self.states)}>"
 
 
-def _begin(core: CacheCore, salt: str | ExtraKeys, after: Blocks | None) -> tuple[TokenSequence, int]:
+def _begin(core: CacheCore, salt: str | ExtraKeys, after: object) -> tuple[TokenSequence, int]:
     """A sequence to be filled, and the index of its next block."""
     if after is None:
         return core.begin(extra_of(salt)), 0
+    if not isinstance(after, Blocks):
+        raise StateError(f"cannot continue behind {type(after).__name__}; give the Blocks that match or register gave")
     if salt:
         raise StateError("cannot give a salt to blocks behind others, whose salt they have; leave it out")
     start = after.start + len(after)

@@ -66,7 +66,10 @@ class KVCache:
             return self._core.below.drain(timeout_s)
 
     def reset(self) -> None:
-        """Forget every block in all tiers. Leases stay good until they are released, with bytes as they were."""
+        """Forget every block in all tiers. Leases stay good until they are released, with bytes as they were.
+
+        What is registered after it is not found by the next process, nor by others on the same folder.
+        """
         self._core.reset()
 
     def statistics(self) -> dict[str, int]:

@@ -61,9 +61,10 @@ class CacheCore:
             if not isinstance(answer, Full):
                 return answer.lease
             if time.monotonic() >= deadline or n_blocks > len(self.pool):
+                larger = "open with a larger layout.n_blocks"
+                fix = larger if n_blocks > len(self.pool) else f"release leases, give timeout_s, or {larger}"
                 raise FullError(
-                    f"device: {n_blocks} blocks wanted, {answer.available} of {len(self.pool)} to be had: "
-                    "release leases, or open with a larger layout.n_blocks"
+                    f"device: {n_blocks} blocks wanted, {answer.available} of {len(self.pool)} to be had: {fix}"
                 )
             time.sleep(_PAUSE_S)
 

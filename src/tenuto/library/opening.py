@@ -38,7 +38,7 @@ def open_cache(
     *,
     model: str,
     buffer: Any = None,
-    allocator: str | Allocator = "heap",
+    allocator: str | Allocator | None = None,
     settings: Mapping[str, Any] | None = None,
     policy: Policy | None = None,
 ) -> KVCache:
@@ -46,10 +46,10 @@ def open_cache(
 
     `model` is your own name for exactly the weights and the way that keys and values are computed by: blocks on disk
     are found again under the same name, dtype and sizes alone. `buffer`: see `BlockMemory`; it must live as long as the
-    cache. `allocator`: "heap", "shared", "pinned", "device", or your own. `settings`: as everywhere, nested or with
-    dotted names: ``{"tiers.host.capacity": "1 GiB", "tiers.disk.path": "/var/cache/tenuto"}``; without a path there is
-    no disk, and what only an engine uses is refused. `policy` chooses which device block goes first; None: the one used
-    longest ago.
+    cache. `allocator`, where there is no `buffer`: "heap" (also with None), "shared", "pinned", "device", or your own.
+    `settings`: as everywhere, nested or with dotted names: ``{"tiers.host.capacity": "1 GiB", "tiers.disk.path":
+    "/var/cache/tenuto"}``; without a path there is no disk, and what only an engine uses is refused. `policy` chooses
+    which device block goes first; None: the one used longest ago.
 
     Raises `ConfigError`, one line for each setting that is wrong or can't be had here.
     """
@@ -61,7 +61,9 @@ def open_cache(
         config, extent.extent_bytes, "smaller page_tokens of the layout"
     )  # what is wrong is told before memory is taken
     if buffer is None:
-        buffer = allocator_of(allocator).allocate(layout.buffer_bytes)
+        buffer = allocator_of("heap" if allocator is None else allocator).allocate(layout.buffer_bytes)
+    elif allocator is not None:
+        raise ConfigError("allocator: there is a buffer already; give one of the two")
     memory = BlockMemory(layout, buffer)
     namespace = _namespace(layout, extent, model)
     pool = Pool("device", layout.n_blocks, policy)

@@ -88,8 +88,12 @@ ALLOCATORS: dict[str, type[Heap | Shared | Pinned | OnDevice]] = {
 
 
 def allocator_of(chosen: str | Allocator) -> Allocator:
-    """The allocator of a name, or the one that was given. Raises `ConfigError` for a name of none."""
+    """The allocator of a name, or the one that was given. Raises `ConfigError` for what is none."""
+    if isinstance(chosen, type):
+        raise ConfigError(f"allocator: {chosen.__name__} is a class; give one of it: {chosen.__name__}()")
     if not isinstance(chosen, str):
+        if not callable(getattr(chosen, "allocate", None)):
+            raise ConfigError(f"allocator: {chosen!r} can't allocate; give {', '.join(map(repr, ALLOCATORS))}")
         return chosen
     if chosen not in ALLOCATORS:
         raise ConfigError(f"allocator: {chosen!r} is not known; give {', '.join(map(repr, ALLOCATORS))}")

@@ -54,13 +54,19 @@ class _SlotLease:
 
     def __del__(self) -> None:
         # Runs in any thread, perhaps inside the pool's own lock: only append to a queue.
-        if getattr(self, "_array", None) is not None and len(self):
-            what = repr(self)
-            self._pool.abandon(self.consume(self._pool))
+        what = repr(self) if hasattr(self, "_array") else ""
+        if what and self.abandon():
             warnings.warn(f"{what} was dropped without being released", ResourceWarning, 2)
 
     def _give_back(self) -> None:
         raise NotImplementedError
+
+    def abandon(self) -> bool:
+        """For destructors, in any thread and without a lock: give back what is held; whether that was something."""
+        if not len(self):
+            return False
+        self._pool.abandon(self.consume(self._pool))
+        return True
 
     def borrow(self, pool: Pool) -> npt.NDArray[np.int32]:
         """The slots, for `pool` to look at. Raises `LeaseError` when consumed, or of another pool."""

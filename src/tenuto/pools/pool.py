@@ -339,8 +339,8 @@ class Pool:
 
     def _evict(self, n: int) -> list[BlockKey]:
         victims = self._policy.evict(n)
+        array = _checked(victims, n, self._states, self._leases, self._policy)
         evicted = [self._keys[slot] for slot in victims]
-        array = np.array(victims, np.int32)
         self._slots.remove(array, evicted)
         self._move(array, Trigger.EVICT)
         self._n_cached -= len(victims)
@@ -372,3 +372,19 @@ class Pool:
         for slot in slots:
             self._keys[slot] = _NO_BLOCK
         self._free += slots
+
+
+def _checked(
+    victims: list[int], n: int, states: npt.NDArray[np.uint8], leases: npt.NDArray[np.int32], policy: Policy
+) -> Slots:
+    """`n` cached slots, each once. Raises `InvariantError` for anything else, with nothing changed."""
+    array, n_given = np.array(victims, np.int32), len(set(victims))
+    if n_given != n or len(victims) != n:
+        why = f"{n_given} different slots where {n} were asked for and can be evicted"
+    elif n and not 0 <= min(victims) <= max(victims) < len(states):
+        why = f"slots that are none of {len(states)}"
+    elif np.count_nonzero(leases[array]) or np.count_nonzero(states[array] != SlotState.REGISTERED):
+        why = "slots that are free or leased"
+    else:
+        return array
+    raise InvariantError(f"the policy {type(policy).__name__} gave {why}: {victims[:8]}")
