@@ -100,9 +100,10 @@ class RecoveredStore(Store, Protocol):
 class OpenStore(Protocol):
     """How a class of others that is named in `tiers.disk.store` is called, once for each rank.
 
-    Such a store is this engine's alone: other engines of the node do not read it. It is not under the node's bound
-    either: each keeps `capacity_bytes` by itself, and what it stores is not counted. What it reads is verified by us
-    once more. `tenuto.testing.store_contract` tests all of this.
+    Such a store is this engine's alone: other engines of the node do not read it. Nor does the node's bound hold it:
+    each keeps `capacity_bytes` by itself, while what lies in its folder is counted as used when others ask for room;
+    the folder of an engine that has ended may go then. What it reads is verified by us once more.
+    `tenuto.testing.store_contract` tests such a store.
     """
 
     def __call__(self, folder: Path, codec: ExtentCodec, capacity_bytes: int) -> RecoveredStore:

@@ -64,12 +64,11 @@ class Quota:
 
     def why_no_room(self, more_bytes: int) -> str:
         """Why `has_room` said no to a caller that has no file yet, in one line."""
-        used = used_bytes(*self.folders)
-        if used + more_bytes + self._spare_bytes <= self.capacity_bytes:
+        if used_bytes(*self.folders) + more_bytes + self._spare_bytes <= self.capacity_bytes:
             return f"the disk under {self.root} is full: nothing is written until there is room; free some space"
-        taken = f"{in_mib(used)} of {in_mib(self.capacity_bytes)} under {self.root}"
+        bound = f"{in_mib(self.capacity_bytes)} under {self.root}"
         return (
-            f"tiers.disk.capacity: all of it is taken by other engines ({taken}): nothing of this one is written until "
+            f"tiers.disk.capacity: all of it is taken by other engines ({bound}): nothing of this one is written until "
             "there is room; give more to all of them"
         )
 
