@@ -50,12 +50,12 @@ class WriteThrough:
         return len(self._backlog)
 
     def admit(self, keys: Sequence[BlockKey], host_slots: Sequence[int]) -> PlannedWrite | None:
-        """Write these blocks, which are being staged, right behind the stage; what has no room now waits."""
+        """Write these blocks, which are being staged, right behind the stage; what has no room beside the backlog waits."""
         if not self.is_enabled:
             self._recorder.add(SKIPPED_BLOCKS, len(keys), "disk_off")
             return None
         todo = [i for i, key in enumerate(keys) if not self._is_there(key)]
-        now = todo[: max(self._room(), 0)]
+        now = todo[: max(self._room() - len(self._backlog), 0)]
         write = self._plan([keys[i] for i in now], [host_slots[i] for i in now])
         for i in todo[len(write.keys) if write else 0 :]:
             self.queue(keys[i])
