@@ -6,12 +6,13 @@ Never: knows what a slot's bytes are or where they lie; touches torch, files or 
 """
 
 from tenuto.pools.lease import Lease, WritableLease
-from tenuto.pools.policy import LRU, Policy
+from tenuto.pools.policies import LRU, POLICIES, Policy, make_policy
 from tenuto.pools.pool import Allocated, Full, Pool, Registered
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 
 __all__ = [
     "LRU",
+    "POLICIES",
     "TRANSITIONS",
     "Allocated",
     "Full",
@@ -22,4 +23,5 @@ __all__ = [
     "SlotState",
     "Trigger",
     "WritableLease",
+    "make_policy",
 ]

@@ -1,0 +1,197 @@
+"""The default: what gives the fewest hits for its slot and time goes first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tenuto.pools.policies.leaves import LeafQueues
+from tenuto.pools.policies.protocol import Slots, Where, parents_of
+from tenuto.pools.policies.reuse import EDGES, N_AGES, ReuseModel, Words, age_classes, classes_of
+from tenuto.pools.policies.sketch import hash_words
+from tenuto.tokens import BlockKey
+
+_MOST_USES = 255
+_MOST_OPEN = 256  # requests that may still add blocks
+_SHORT = 64  # uses within so many new blocks, or a 64th of the slots, are one: a request touches its blocks repeatedly
+_LEAST_FIT = 1024  # new blocks between two fits, or an eighth of the slots
+
+
+@dataclass(slots=True)
+class _Request:
+    """Batches of one chain that came right after each other. `time`: of the last one."""
+
+    n_new: int = 0
+    n_known: int = 0
+    time: int = 0
+    parts: list[tuple[Slots, int]] = field(default_factory=list[tuple[Slots, int]])
+
+
+class Returns:
+    """Leaf before parent; among leaves the lowest expected hits per slot and time, learnt by `ReuseModel`.
+
+    A block's class is what a cache can see of its request: how often the block was used, how many blocks the request added
+    to a chain that was known, how long it is, and whether the block is its last. So sessions that go on are told from
+    prompts that never come again, and both from prompts that many share. Leaves wait in queues by level of their class and
+    by age; a victim is the oldest of the queue whose score is lowest. Nothing is set by hand but how much belief the
+    first observations meet.
+    """
+
+    def __init__(self) -> None:
+        self._model = ReuseModel()
+        self._leaves = LeafQueues()
+        self._uses: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)  # 0: no content
+        self._used_at: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._words: Words = np.zeros(0, np.uint64)
+        self._depths: npt.NDArray[np.int32] = np.zeros(0, np.int32)
+        self._levels: npt.NDArray[np.int8] = np.zeros(0, np.int8)
+        self._open: OrderedDict[int, _Request] = OrderedDict()  # by the slot of their last block
+        self._clock = 0
+        self._aged_at = self._fit_at = 0
+
+    def grow(self, n_slots: int) -> None:
+        """See `Policy`."""
+        more = n_slots - len(self._uses)
+        self._leaves.grow(n_slots)
+        self._model.grow(n_slots)
+        self._uses = np.concatenate([self._uses, np.zeros(more, np.uint8)])
+        self._used_at = np.concatenate([self._used_at, np.zeros(more, np.int64)])
+        self._words = np.concatenate([self._words, np.zeros(more, np.uint64)])
+        self._depths = np.concatenate([self._depths, np.zeros(more, np.int32)])
+        self._levels = np.concatenate([self._levels, np.zeros(more, np.int8)])
+
+    def cached(self, slots: Slots, keys: Sequence[BlockKey], where: Where) -> None:
+        """See `Policy`."""
+        if not len(slots):
+            return
+        parents = parents_of(slots, keys, where)
+        self._leaves.links.link(slots, parents)
+        is_new = self._uses[slots] == 0
+        is_used = is_new | (self._clock - self._used_at[slots] > max(_SHORT, len(self._uses) >> 6))
+        if is_used.any():
+            self._use(slots, keys, parents, is_new, is_used)
+        else:
+            self._put(slots, self._levels[slots])
+        if self._clock >= self._fit_at:
+            self._model.fit(self._clock)
+            self._fit_at = self._clock + max(_LEAST_FIT, len(self._uses) >> 3)
+
+    def leased(self, slots: Slots) -> None:
+        """See `Policy`."""
+        self._leaves.remove(slots)
+
+    def forgotten(self, slots: Slots) -> None:
+        """See `Policy`."""
+        self._uses[slots] = 0
+        self._put_back(self._leaves.lose(slots))
+
+    def evict(self, n: int) -> list[int]:
+        """See `Policy`."""
+        if self._clock - self._aged_at >= max(16, len(self._uses) >> 8):
+            self._age()
+        victims: list[Slots] = []
+        score = self._model.scores.__getitem__
+        while n > 0 and self._leaves.queues:
+            taken = self._leaves.take(min(self._leaves.queues, key=score), n)
+            if len(taken.freed):
+                self._put_back(taken.freed)
+            victims.append(taken.victims)
+            n -= len(taken.victims)
+        if n > 0:
+            victims.append(self._leaves.take_any(n))
+        gone = victims[0] if len(victims) == 1 else np.concatenate(victims)
+        self._uses[gone] = 0
+        found: list[int] = gone.tolist()
+        return found
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _use(
+        self, slots: Slots, keys: Sequence[BlockKey], parents: Slots,
+        is_new: npt.NDArray[np.bool_], is_used: npt.NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """Blocks of which some are new, or used again after a while."""
+        now, words = self._clock, hash_words([key.hash for key in keys])
+        self._words[slots] = words
+        self._depths[slots] = self._depths_of(slots, parents)
+        before = self._uses[slots].astype(np.int64)
+        recalled = self._model.recall(words[is_used], now)
+        before[is_new] = recalled[is_new[is_used]]
+        uses = np.minimum(before + is_used, _MOST_USES)
+        self._uses[slots] = uses
+        self._used_at[slots[is_used]] = now
+        n_new = int((before == 0).sum())
+        parent = int(parents[0])
+        request = self._open.pop(parent, None) if is_new[0] else None
+        if request is None or now - request.time > max(_SHORT, len(self._uses) >> 6):
+            request = _Request(n_known=int(parent >= 0))
+        request.n_new += n_new
+        request.n_known += len(slots) - n_new
+        request.time = now
+        length = int(self._depths[slots[-1]])
+        self._revise(request, length)
+        classes = classes_of(uses, request.n_new, request.n_known, length)
+        self._model.remember(words[is_used], classes[is_used], uses[is_used], 1 / length, now)
+        levels = self._model.levels[classes]
+        self._levels[slots] = levels
+        self._put(slots, levels)
+        request.parts.append((slots, now))
+        self._open[int(slots[-1])] = request
+        if len(self._open) > _MOST_OPEN:
+            self._open.popitem(last=False)
+        self._clock += int(is_new.sum())
+
+    def _revise(self, request: _Request, length: int) -> None:
+        """The request has grown: what it brought before is of other classes now, and its end is no end any more."""
+        if not request.parts:
+            return
+        slots = np.concatenate([part[self._used_at[part] == time] for part, time in request.parts])
+        slots = slots[self._uses[slots] > 0]
+        request.parts = request.parts[-1:] if len(slots) > _MOST_USES else request.parts
+        if not len(slots):
+            return
+        classes = classes_of(self._uses[slots].astype(np.int64), request.n_new, request.n_known, length)
+        classes[-1] -= 1
+        levels = self._model.levels[classes]
+        self._model.correct(self._words[slots], classes)
+        is_other = (self._levels[slots] != levels) & (self._leaves.stamps.of[slots] > 0)
+        self._levels[slots] = levels
+        if is_other.any():
+            self._put(slots[is_other], levels[is_other])
+
+    def _depths_of(self, slots: Slots, parents: Slots) -> npt.NDArray[np.int32]:
+        """Blocks of the chain up to each, as far as it is here."""
+        first = int(self._depths[parents[0]]) + 1 if parents[0] >= 0 else 1
+        if (parents[1:] == slots[:-1]).all():
+            return np.arange(first, first + len(slots), dtype=np.int32)
+        return np.where(parents >= 0, self._depths[parents] + 1, 1).astype(np.int32)
+
+    def _put(self, slots: Slots, levels: npt.NDArray[np.int64] | npt.NDArray[np.int8]) -> None:
+        """Queue slots, in chain order, as used now."""
+        if (levels == levels[0]).all():
+            self._leaves.put(int(levels[0]) * N_AGES, slots[::-1].copy(), self._clock)
+            return
+        for level in np.unique(levels).tolist():
+            self._leaves.put(level * N_AGES, slots[levels == level][::-1], self._clock)
+
+    def _put_back(self, freed: Slots) -> None:
+        """Their children have gone: they are leaves of their own level and age."""
+        if not len(freed):
+            return
+        ages = age_classes(self._clock - self._used_at[freed])
+        queues = self._levels[freed] * np.int64(N_AGES) + ages
+        for queue in dict.fromkeys(queues.tolist()):
+            group = freed[queues == queue]
+            self._leaves.put(queue, group, int(self._used_at[group[0]]), is_next=True)
+
+    def _age(self) -> None:
+        """Batches that have become older go to the queues of their age."""
+        self._aged_at = self._clock
+        for queue in sorted(self._leaves.queues, reverse=True):
+            age = queue % N_AGES
+            if age < N_AGES - 1:
+                self._leaves.move(queue, self._clock - int(EDGES[age + 1]), queue + 1)

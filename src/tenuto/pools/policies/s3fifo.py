@@ -1,0 +1,133 @@
+"""S3-FIFO."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+from tenuto.pools.policies.protocol import Slots, Where
+from tenuto.tokens import BlockHash, BlockKey
+
+_SMALL = 0.1  # of all slots
+_MOST_USES = 3
+_MOVES_AT = 2  # uses in the small queue that take a block to the main one: more than one, as in the paper
+
+
+class S3FIFO:
+    """Three first-in first-out queues: small, main and a ghost of hashes.
+
+    Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction", SOSP 2023: new blocks enter a small
+    queue of a tenth of the slots, those used there go to the main one, the others leave a ghost; what comes back while
+    its ghost is remembered enters the main queue, where a used block goes round once more for each use.
+    """
+
+    def __init__(self) -> None:
+        self._n_slots = 0
+        self._uses: list[int] = []
+        self._hashes: list[BlockHash] = []  # empty: no content
+        self._is_cached = bytearray()
+        self._is_main = bytearray()
+        self._lives: list[int] = []
+        self._small: deque[tuple[int, int]] = deque()  # (slot, which of its contents)
+        self._main: deque[tuple[int, int]] = deque()
+        self._n_small = 0
+        self._ghost: OrderedDict[BlockHash, None] = OrderedDict()
+
+    def grow(self, n_slots: int) -> None:
+        """See `Policy`."""
+        more = n_slots - self._n_slots
+        self._n_slots = n_slots
+        self._uses += [0] * more
+        self._lives += [0] * more
+        self._hashes += [BlockHash(b"")] * more
+        self._is_cached += bytes(more)
+        self._is_main += bytes(more)
+
+    def cached(self, slots: Slots, keys: Sequence[BlockKey], where: Where) -> None:
+        """See `Policy`."""
+        del where
+        for slot, key in zip(slots[::-1].tolist(), reversed(keys), strict=True):
+            self._is_cached[slot] = 1
+            if self._hashes[slot]:
+                self._uses[slot] = min(self._uses[slot] + 1, _MOST_USES)
+                continue
+            self._hashes[slot] = key.hash
+            self._uses[slot] = 0
+            is_back = key.hash in self._ghost
+            if is_back:
+                del self._ghost[key.hash]
+            self._is_main[slot] = is_back
+            self._n_small += not is_back
+            (self._main if is_back else self._small).append((slot, self._lives[slot]))
+
+    def leased(self, slots: Slots) -> None:
+        """See `Policy`."""
+        for slot in slots.tolist():
+            self._is_cached[slot] = 0
+
+    def forgotten(self, slots: Slots) -> None:
+        """See `Policy`."""
+        for slot in slots.tolist():
+            self._lose(slot)
+
+    def evict(self, n: int) -> list[int]:
+        """See `Policy`."""
+        victims: list[int] = []
+        n_left = len(self._small) + len(self._main)
+        idle = 0  # moves since the last victim: leased slots go round
+        while len(victims) < n and idle <= (_MOST_USES + 2) * (n_left + 1):
+            idle += 1
+            is_small = bool(self._small) and (self._n_small > _SMALL * self._n_slots or not self._main)
+            if not (self._small or self._main):
+                break
+            queue = self._small if is_small or not self._main else self._main
+            slot, life = queue.popleft()
+            if life != self._lives[slot] or not self._hashes[slot]:
+                continue
+            if not self._is_cached[slot]:
+                queue.append((slot, life))
+                if queue is self._small and idle > len(self._small) and self._main:
+                    idle += self._sweep_main(victims, n)
+                continue
+            if self._uses[slot] >= (_MOVES_AT if queue is self._small else 1):
+                self._uses[slot] = 0 if queue is self._small else self._uses[slot] - 1
+                self._n_small -= queue is self._small
+                self._is_main[slot] = 1
+                self._main.append((slot, life))
+                continue
+            self._take(slot, victims, is_small=queue is self._small)
+            idle = 0
+        return victims
+
+    def _sweep_main(self, victims: list[int], n: int) -> int:
+        """All small ones are leased: go through the main queue; entries passed."""
+        passed = 0
+        for _ in range((_MOST_USES + 1) * len(self._main)):
+            if len(victims) >= n or not self._main:
+                break
+            passed += 1
+            slot, life = self._main.popleft()
+            if life != self._lives[slot] or not self._hashes[slot]:
+                continue
+            if self._is_cached[slot] and not self._uses[slot]:
+                self._take(slot, victims, is_small=False)
+                continue
+            if self._is_cached[slot]:
+                self._uses[slot] -= 1
+            self._main.append((slot, life))
+        return passed
+
+    def _take(self, slot: int, victims: list[int], *, is_small: bool) -> None:
+        if is_small:
+            self._ghost[self._hashes[slot]] = None
+            if len(self._ghost) > self._n_slots:
+                self._ghost.popitem(last=False)
+        self._lose(slot)
+        victims.append(slot)
+
+    def _lose(self, slot: int) -> None:
+        if self._hashes[slot]:
+            self._n_small -= not self._is_main[slot]
+        self._hashes[slot] = BlockHash(b"")
+        self._is_cached[slot] = self._is_main[slot] = 0
+        self._lives[slot] += 1
