@@ -23,7 +23,7 @@ class PoolModel(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pool = Pool("model", 6)
+        self.pool = Pool("model", 6, LRU())
         self.place: dict[bytes, int] = {}
         self.order: list[bytes] = []
         self.filling: list[tuple[object, list]] = []  # (lease, keys)

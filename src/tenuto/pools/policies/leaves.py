@@ -12,6 +12,9 @@ from tenuto.pools.policies.links import Links
 from tenuto.pools.policies.lru import Stamps
 from tenuto.pools.policies.protocol import Slots
 
+_WINDOW = 64  # entries looked at beyond those wanted
+_MOST_FREED = 256  # ancestors freed at once; those above them are when their turn comes
+
 
 class Batch(NamedTuple):
     """Slots put in together, the first to go first, with their stamps; `time` as the user counts it."""
@@ -31,7 +34,8 @@ class Taken(NamedTuple):
 class LeafQueues:
     """Queues of batches, by number. A slot with children that is met is set aside until the last of them has gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_newest_first: bool = False) -> None:
+        self._is_newest_first = is_newest_first
         self.links = Links()
         self.stamps = Stamps()
         self.queues: dict[int, deque[Batch]] = {}
@@ -55,7 +59,10 @@ class LeafQueues:
         queue = self.queues.get(number)
         if queue is None:
             queue = self.queues[number] = deque()
-        queue.appendleft(batch) if is_next else queue.append(batch)
+        if is_next and not self._is_newest_first:
+            queue.appendleft(batch)
+        else:
+            queue.append(batch)
         self.n_queued += len(slots)
         if self.n_queued > 2 * len(self.stamps.of) + 1024:
             self._compact()
@@ -79,12 +86,16 @@ class LeafQueues:
             del self.queues[number]
 
     def take(self, number: int, n: int) -> Taken:
-        """Up to `n` victims of the first batch of a queue."""
+        """Up to `n` victims of the first batch of a queue, or the last where the newest go first."""
         queue = self.queues[number]
-        batch = queue.popleft()
-        self.n_queued -= len(batch.slots)
-        is_live = self.stamps.of[batch.slots] == batch.stamps
+        batch = queue.pop() if self._is_newest_first else queue.popleft()
+        put_back = queue.append if self._is_newest_first else queue.appendleft
         slots, stamps = batch.slots, batch.stamps
+        if len(slots) > _WINDOW + n:
+            put_back(Batch(slots[_WINDOW + n :], stamps[_WINDOW + n :], batch.time))
+            slots, stamps = slots[: _WINDOW + n], stamps[: _WINDOW + n]
+        self.n_queued -= len(slots)
+        is_live = self.stamps.of[slots] == stamps
         if not is_live.all():
             slots, stamps = slots[is_live], stamps[is_live]
         is_free = self._are_free(slots)
@@ -92,7 +103,7 @@ class LeafQueues:
             self._is_waiting[slots[~is_free]] = True
             slots, stamps = slots[is_free], stamps[is_free]
         if len(slots) > n:
-            queue.appendleft(Batch(slots[n:], stamps[n:], batch.time))
+            put_back(Batch(slots[n:], stamps[n:], batch.time))
             self.n_queued += len(slots) - n
             slots = slots[:n]
         if not queue:
@@ -124,7 +135,7 @@ class LeafQueues:
         found: list[int] = []
         for first in dict.fromkeys(waiting.tolist()):
             slot = first
-            while True:
+            for _ in range(_MOST_FREED):
                 found.append(slot)
                 self._is_waiting[slot] = False
                 slot = int(self.links.parents[slot])

@@ -48,7 +48,7 @@ class Lineage:
             self._put_back(taken.freed)
             victims.append(taken.victims)
             n -= len(taken.victims)
-        if n > 0:
+        if n > 0 or not victims:
             victims.append(self._leaves.take_any(n))
         found: list[int] = np.concatenate(victims).tolist()
         return found

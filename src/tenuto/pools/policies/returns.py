@@ -18,7 +18,7 @@ from tenuto.tokens import BlockKey
 _MOST_USES = 255
 _MOST_OPEN = 256  # requests that may still add blocks
 _SHORT = 64  # uses within so many new blocks, or a 64th of the slots, are one: a request touches its blocks repeatedly
-_LEAST_FIT = 1024  # new blocks between two fits, or an eighth of the slots
+_LEAST_FIT = 1536  # new blocks between two fits, or an eighth of the slots
 
 
 @dataclass(slots=True)
@@ -37,13 +37,13 @@ class Returns:
     A block's class is what a cache can see of its request: how often the block was used, how many blocks the request added
     to a chain that was known, how long it is, and whether the block is its last. So sessions that go on are told from
     prompts that never come again, and both from prompts that many share. Leaves wait in queues by level of their class and
-    by age; a victim is the oldest of the queue whose score is lowest. Nothing is set by hand but how much belief the
+    by age; a victim is of the queue whose score is lowest. Nothing is set by hand but how much belief the
     first observations meet.
     """
 
     def __init__(self) -> None:
         self._model = ReuseModel()
-        self._leaves = LeafQueues()
+        self._leaves = LeafQueues(is_newest_first=True)
         self._uses: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)  # 0: no content
         self._used_at: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._words: Words = np.zeros(0, np.uint64)
@@ -52,10 +52,12 @@ class Returns:
         self._open: OrderedDict[int, _Request] = OrderedDict()  # by the slot of their last block
         self._clock = 0
         self._aged_at = self._fit_at = 0
+        self._short = _SHORT
 
     def grow(self, n_slots: int) -> None:
         """See `Policy`."""
         more = n_slots - len(self._uses)
+        self._short = max(_SHORT, n_slots >> 6)
         self._leaves.grow(n_slots)
         self._model.grow(n_slots)
         self._uses = np.concatenate([self._uses, np.zeros(more, np.uint8)])
@@ -71,7 +73,7 @@ class Returns:
         parents = parents_of(slots, keys, where)
         self._leaves.links.link(slots, parents)
         is_new = self._uses[slots] == 0
-        is_used = is_new | (self._clock - self._used_at[slots] > max(_SHORT, len(self._uses) >> 6))
+        is_used = is_new | (self._clock - self._used_at[slots] > self._short)
         if is_used.any():
             self._use(slots, keys, parents, is_new, is_used)
         else:
@@ -91,7 +93,7 @@ class Returns:
 
     def evict(self, n: int) -> list[int]:
         """See `Policy`."""
-        if self._clock - self._aged_at >= max(16, len(self._uses) >> 8):
+        if self._clock - self._aged_at >= max(16, len(self._uses) >> 6):
             self._age()
         victims: list[Slots] = []
         score = self._model.scores.__getitem__
@@ -101,7 +103,7 @@ class Returns:
                 self._put_back(taken.freed)
             victims.append(taken.victims)
             n -= len(taken.victims)
-        if n > 0:
+        if n > 0 or not victims:
             victims.append(self._leaves.take_any(n))
         gone = victims[0] if len(victims) == 1 else np.concatenate(victims)
         self._uses[gone] = 0
@@ -127,7 +129,7 @@ class Returns:
         n_new = int((before == 0).sum())
         parent = int(parents[0])
         request = self._open.pop(parent, None) if is_new[0] else None
-        if request is None or now - request.time > max(_SHORT, len(self._uses) >> 6):
+        if request is None or now - request.time > self._short:
             request = _Request(n_known=int(parent >= 0))
         request.n_new += n_new
         request.n_known += len(slots) - n_new
@@ -191,7 +193,11 @@ class Returns:
     def _age(self) -> None:
         """Batches that have become older go to the queues of their age."""
         self._aged_at = self._clock
-        for queue in sorted(self._leaves.queues, reverse=True):
-            age = queue % N_AGES
-            if age < N_AGES - 1:
-                self._leaves.move(queue, self._clock - int(EDGES[age + 1]), queue + 1)
+        queues = self._leaves.queues
+        oldest = [self._clock - int(edge) for edge in EDGES]
+        oldest[1] = min(oldest[1], self._clock - self._short)
+        for level in {queue // N_AGES for queue in queues}:
+            for age in range(N_AGES - 1):
+                queue = level * N_AGES + age
+                if queue in queues:
+                    self._leaves.move(queue, oldest[age + 1], queue + 1)

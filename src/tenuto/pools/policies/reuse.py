@@ -12,10 +12,11 @@ Ints = npt.NDArray[np.int64]
 USES, NEW, LENGTHS, ENDS = 6, 4, 6, 2
 """Values of each trait of a block: times it was used; blocks that its request added; length of that; is it the last."""
 N_CLASSES = USES * NEW * LENGTHS * ENDS
-N_AGES = 56
+N_AGES = 46
 N_LEVELS = 33
 _STEPS = 2  # of ages, and of levels, in a factor of two
 _NORMAL = N_LEVELS // 2
+YOUNG = 1e6
 _N_REMEMBERED = 1 << 16
 _HORIZON = 4  # pools' worth of new blocks that are remembered, at least
 _PRIOR, _PRIOR_HAZARD = 5.0, 0.05  # requests' worth of belief before anything was seen: the older, the rarer
@@ -23,13 +24,15 @@ _PRIOR_OF_USES = np.array([1.0, 2.0, 3.0, 4.0, 4.0, 4.0])
 _SWEEPS = 4
 _LONGEST_MEMORY = 1 << 15
 
-EDGES: Floats = 2.0 ** ((np.arange(N_AGES + 1) + 2) / _STEPS)
+EDGES: Floats = 2.0 ** (6 + np.arange(N_AGES + 1) / _STEPS)
 """Age class b is from EDGES[b] up to EDGES[b + 1], in new blocks; the first begins at 0."""
+
+_LATER = EDGES[1:]
 
 
 def age_classes(ages: Ints) -> Ints:
     """The class of each age."""
-    return np.clip(np.searchsorted(EDGES, ages, "right") - 1, 0, N_AGES - 1)
+    return np.minimum(np.searchsorted(_LATER, ages, "right"), N_AGES - 1)
 
 
 def classes_of(uses: Ints, n_new: int, n_known: int, length: int) -> Ints:
@@ -174,4 +177,5 @@ def gittins_indices(hazards: Floats) -> Floats:
         before = np.concatenate([np.ones((N_LEVELS, 1)), staying[:, :-1]], axis=1)
         time = np.cumsum(before * widths[age:] * (1 - chances[:, age:] / 2), axis=1)
         indices[:, age] = ((1 - staying) / time).max(axis=1)
+    indices[:, 0] += YOUNG
     return indices

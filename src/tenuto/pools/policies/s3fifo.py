@@ -27,6 +27,7 @@ class S3FIFO:
         self._hashes: list[BlockHash] = []  # empty: no content
         self._is_cached = bytearray()
         self._is_main = bytearray()
+        self._is_queued = bytearray()
         self._lives: list[int] = []
         self._small: deque[tuple[int, int]] = deque()  # (slot, which of its contents)
         self._main: deque[tuple[int, int]] = deque()
@@ -42,6 +43,7 @@ class S3FIFO:
         self._hashes += [BlockHash(b"")] * more
         self._is_cached += bytes(more)
         self._is_main += bytes(more)
+        self._is_queued += bytes(more)
 
     def cached(self, slots: Slots, keys: Sequence[BlockKey], where: Where) -> None:
         """See `Policy`."""
@@ -50,6 +52,8 @@ class S3FIFO:
             self._is_cached[slot] = 1
             if self._hashes[slot]:
                 self._uses[slot] = min(self._uses[slot] + 1, _MOST_USES)
+                if not self._is_queued[slot]:
+                    self._enqueue(slot)
                 continue
             self._hashes[slot] = key.hash
             self._uses[slot] = 0
@@ -58,7 +62,7 @@ class S3FIFO:
                 del self._ghost[key.hash]
             self._is_main[slot] = is_back
             self._n_small += not is_back
-            (self._main if is_back else self._small).append((slot, self._lives[slot]))
+            self._enqueue(slot)
 
     def leased(self, slots: Slots) -> None:
         """See `Policy`."""
@@ -73,61 +77,37 @@ class S3FIFO:
     def evict(self, n: int) -> list[int]:
         """See `Policy`."""
         victims: list[int] = []
-        n_left = len(self._small) + len(self._main)
-        idle = 0  # moves since the last victim: leased slots go round
-        while len(victims) < n and idle <= (_MOST_USES + 2) * (n_left + 1):
-            idle += 1
+        while len(victims) < n and (self._small or self._main):
             is_small = bool(self._small) and (self._n_small > _SMALL * self._n_slots or not self._main)
-            if not (self._small or self._main):
-                break
-            queue = self._small if is_small or not self._main else self._main
-            slot, life = queue.popleft()
-            if life != self._lives[slot] or not self._hashes[slot]:
+            slot, life = (self._small if is_small else self._main).popleft()
+            if life != self._lives[slot]:
                 continue
             if not self._is_cached[slot]:
-                queue.append((slot, life))
-                if queue is self._small and idle > len(self._small) and self._main:
-                    idle += self._sweep_main(victims, n)
-                continue
-            if self._uses[slot] >= (_MOVES_AT if queue is self._small else 1):
-                self._uses[slot] = 0 if queue is self._small else self._uses[slot] - 1
-                self._n_small -= queue is self._small
+                self._is_queued[slot] = 0  # queued again when it is cached again
+            elif self._uses[slot] >= (_MOVES_AT if is_small else 1):
+                self._uses[slot] = 0 if is_small else self._uses[slot] - 1
+                self._n_small -= is_small
                 self._is_main[slot] = 1
                 self._main.append((slot, life))
-                continue
-            self._take(slot, victims, is_small=queue is self._small)
-            idle = 0
+            else:
+                if is_small:
+                    self._remember(self._hashes[slot])
+                self._lose(slot)
+                victims.append(slot)
         return victims
 
-    def _sweep_main(self, victims: list[int], n: int) -> int:
-        """All small ones are leased: go through the main queue; entries passed."""
-        passed = 0
-        for _ in range((_MOST_USES + 1) * len(self._main)):
-            if len(victims) >= n or not self._main:
-                break
-            passed += 1
-            slot, life = self._main.popleft()
-            if life != self._lives[slot] or not self._hashes[slot]:
-                continue
-            if self._is_cached[slot] and not self._uses[slot]:
-                self._take(slot, victims, is_small=False)
-                continue
-            if self._is_cached[slot]:
-                self._uses[slot] -= 1
-            self._main.append((slot, life))
-        return passed
+    def _enqueue(self, slot: int) -> None:
+        self._is_queued[slot] = 1
+        (self._main if self._is_main[slot] else self._small).append((slot, self._lives[slot]))
 
-    def _take(self, slot: int, victims: list[int], *, is_small: bool) -> None:
-        if is_small:
-            self._ghost[self._hashes[slot]] = None
-            if len(self._ghost) > self._n_slots:
-                self._ghost.popitem(last=False)
-        self._lose(slot)
-        victims.append(slot)
+    def _remember(self, block: BlockHash) -> None:
+        self._ghost[block] = None
+        if len(self._ghost) > self._n_slots:
+            self._ghost.popitem(last=False)
 
     def _lose(self, slot: int) -> None:
         if self._hashes[slot]:
             self._n_small -= not self._is_main[slot]
         self._hashes[slot] = BlockHash(b"")
-        self._is_cached[slot] = self._is_main[slot] = 0
+        self._is_cached[slot] = self._is_main[slot] = self._is_queued[slot] = 0
         self._lives[slot] += 1

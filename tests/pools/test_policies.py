@@ -1,0 +1,20 @@
+"""Every policy keeps the contract; what each does beyond it."""
+
+import pytest
+
+from tenuto.errors import ConfigError
+from tenuto.pools import POLICIES, Pool, make_policy
+from tenuto.testing.blocks import make_keys
+from tenuto.testing.policy_contract import PolicyContract
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.contract
+class TestContract(PolicyContract):
+    @pytest.fixture(autouse=True, params=sorted(POLICIES))
+    def _choose(self, request):
+        self.name = request.param
+
+    def make_policy(self):
+        return make_policy(self.name, "policy")
