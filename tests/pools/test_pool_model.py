@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tenuto.pools import Allocated, Full, Pool
+from tenuto.pools import LRU, Allocated, Full, Pool
 from tenuto.testing.blocks import make_keys
 
 pytestmark = pytest.mark.unit

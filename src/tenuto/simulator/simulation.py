@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending
+from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, make_admission
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool, make_policy
 from tenuto.simulator.lanes import Bandwidths, Lanes
@@ -50,7 +50,8 @@ class Simulation:
         disk = Pool("disk", tiers.n_disk, make_policy(tiers.disk_policy, "--disk-policy")) if tiers.n_disk else None
         host = Pool("host", tiers.n_host, make_policy(tiers.host_policy, "--policy"))
         limits = Limits(max_writes=max(1, tiers.n_host // 2))
-        self.manager = BlockManager(host, disk, limits)
+        admission = make_admission(tiers.admission, "--disk-admission")
+        self.manager = BlockManager(host, disk, limits, admission=admission)
         self.outcome = Outcome()
         self._lanes = Lanes(bandwidths)
         self._now = 0.0
