@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -31,7 +32,7 @@ def live(rig: Rig, seed: int, n_steps: int = 150) -> None:
         rig.leader.finish(view.request_id)
         if random.random() < 0.02:
             rig.leader.reset()
-        rig.clock.now += 0.1
+        rig.clock.advance(0.1)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -52,10 +53,9 @@ def test_a_replay_notices_another_decision(tmp_path):
     live(Rig(n_host=24, disk_slots=40, record_file=str(path)), 0)
     lines = path.read_text().splitlines()
     header = json.loads(lines[0])
-    lines[0] = json.dumps({"tenuto_recording": 1} | header | {"host_blocks": 9}, separators=(",", ":"))
+    lines[0] = json.dumps({"tenuto_recording": 1} | header | {"host_policy": "lru", "disk_policy": "lru"}, separators=(",", ":"))
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(ConfigError, match=r"TRACE: .*:\d+: broken line") if False else pytest.MonkeyPatch.context():
-        assert replay(path).n_differences > 0
+    assert replay(path).n_differences > 0
 
 
 def test_a_recording_that_was_cut_off_is_replayed_up_to_there(tmp_path):
@@ -77,7 +77,7 @@ def test_a_full_file_ends_the_recording_with_one_warning_and_serving_goes_on(tmp
 
 def test_a_disk_that_refuses_ends_the_recording(caplog):
     ended = []
-    file = RecordFile("/dev/full" and __import__("pathlib").Path("/dev/full"), lambda: ended.append(1))
+    file = RecordFile(Path("/dev/full"), lambda: ended.append(1))
     file.write(b"x")
     file.write(b"x")
     assert (len(ended), len(caplog.records)) == (1, 1)

@@ -81,11 +81,11 @@ class RecordedManager(BlockManager):
         number = self._chain(chain)
         found = super().lookup(chain, start)
         if not isinstance(found, Hit):
-            self._tell("l", number, start, "pending" if isinstance(found, Pending) else [])
+            self._note("l", number, start, "pending" if isinstance(found, Pending) else [])
             return found
-        self._tell("l", number, start, [(span.place, len(span.keys)) for span in found.spans])
+        self._note("l", number, start, [(span.place, len(span.keys)) for span in found.spans])
         hit = _RecordedHit(found.start, found.spans, found._closed)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        hit.number, hit.tell = self._n_hits, self._tell
+        hit.number, hit.tell = self._n_hits, self._note
         self._n_hits += 1
         self._open_hits.discard(id(found))
         self._open_hits.add(id(hit))
@@ -94,26 +94,26 @@ class RecordedManager(BlockManager):
     def onboard(self, hit: Hit, pages: Sequence[PageRun]) -> Onboard:
         """See `BlockManager`."""
         if isinstance(hit, _RecordedHit):
-            self._tell("o", hit.number)
+            self._note("o", hit.number)
         return super().onboard(hit, pages)
 
     def offload(self, filled: Iterable[Filled]) -> list[Transfer]:
         """See `BlockManager`."""
         all_filled = list(filled)
-        self._tell("f", [(self._chain(chain), start, len(pages)) for chain, start, pages in all_filled])
+        self._note("f", [(self._chain(chain), start, len(pages)) for chain, start, pages in all_filled])
         return super().offload(all_filled)
 
     def pump(self) -> list[Transfer]:
         """See `BlockManager`."""
         if self._writes:
-            self._tell("m")
+            self._note("m")
         transfers = super().pump()
         self._flush()
         return transfers
 
     def complete(self, result: TransferResult) -> Transfer:
         """See `BlockManager`."""
-        self._tell("d", result.transfer_id, [(failure.index, failure.cause.value) for failure in result.failures])
+        self._note("d", result.transfer_id, [(failure.index, failure.cause.value) for failure in result.failures])
         return super().complete(result)
 
     def take_facts(self) -> list[Fact]:
@@ -121,38 +121,38 @@ class RecordedManager(BlockManager):
         facts = super().take_facts()
         for fact in facts:
             if isinstance(fact, Removed):
-                self._tell("e", fact.tier.value, packed([key.hash for key in fact.keys]))
+                self._note("e", fact.tier.value, packed([key.hash for key in fact.keys]))
         self._flush()
         return facts
 
     def resize_disk(self, n_slots: int, *, is_growing: bool) -> None:
         """See `BlockManager`."""
-        self._tell("s", n_slots, is_growing)
+        self._note("s", n_slots, is_growing)
         super().resize_disk(n_slots, is_growing=is_growing)
 
     def use_disk(self, *, read: bool, write: bool) -> None:
         """See `BlockManager`."""
         if (read, write) != self._uses:
             self._uses = (read, write)
-            self._tell("u", read, write)
+            self._note("u", read, write)
         super().use_disk(read=read, write=write)
 
     def restore_disk(self, entries: Entries) -> None:
         """See `BlockManager`."""
-        self._tell("i", _entries(entries))
+        self._note("i", _entries(entries))
         super().restore_disk(entries)
 
     def add_peers(self, volume: str, entries: Entries) -> None:
         """See `BlockManager`."""
-        self._tell("a", volume, _entries(entries))
+        self._note("a", volume, _entries(entries))
         super().add_peers(volume, entries)
 
     def reset(self) -> None:
         """See `BlockManager`."""
-        self._tell("z")
+        self._note("z")
         super().reset()
 
-    def _tell(self, *op: Any) -> None:
+    def _note(self, *op: Any) -> None:
         if self._sink is not None:
             self._ops.append(op)
 
@@ -168,9 +168,9 @@ class RecordedManager(BlockManager):
         _, number, n_told = self._chains.pop(id(chain), (chain, -1, 0))
         if number < 0:
             number, self._n_chains = self._n_chains, self._n_chains + 1
-            self._tell("c", number, packed([chain.root]))
+            self._note("c", number, packed([chain.root]))
         if len(chain.hashes) > n_told:
-            self._tell("x", number, packed(chain.hashes[n_told:]))
+            self._note("x", number, packed(chain.hashes[n_told:]))
         self._chains[id(chain)] = chain, number, len(chain.hashes)
         if len(self._chains) > _MOST_CHAINS:
             self._chains.popitem(last=False)

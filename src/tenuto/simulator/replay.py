@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tenuto.errors import Cause, ConfigError
+from tenuto.errors import Cause, ConfigError, LeaseError
 from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, Removed, make_admission
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool, make_policy
@@ -25,7 +25,7 @@ _HASH_BYTES = 16
 
 @dataclass(slots=True)
 class Replay:
-    """What came of it. `differences`: where the replay decided otherwise, the first ones."""
+    """What came of it. `differences`: of the first line where the replay decided otherwise; it ends there."""
 
     n_lookups: int = 0
     n_hit_blocks: int = 0
@@ -62,13 +62,22 @@ def replay(path: Path) -> Replay:
     if header.get("tenuto_recording") != VERSION:
         raise ConfigError(f"TRACE: {path} is a recording of another version; record it again with this one")
     player = _Player(header)
+    outcome = player.outcome
     for number, text in enumerate(lines[1:], start=2):
         try:
-            for name, *values in decoder.decode(text)["ops"]:
-                player.play(f"line {number}", name, values)
-        except (msgspec.MsgspecError, KeyError, ValueError, TypeError, IndexError) as error:
+            ops: list[tuple[str, list[Any]]] = [(op[0], op[1:]) for op in decoder.decode(text)["ops"]]
+        except (msgspec.MsgspecError, LookupError, TypeError) as error:
             raise ConfigError(f"TRACE: {path}:{number}: broken line ({error}); record it again") from None
-    return player.outcome
+        try:
+            for name, values in ops:
+                player.play(f"line {number}", name, values)
+        except (LookupError, LeaseError) as error:  # what is told next makes no sense to a manager that decided otherwise
+            outcome.differ(f"line {number}", "a decision", f"another ({error!r})")
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"TRACE: {path}:{number}: broken line ({error}); record it again") from None
+        if outcome.n_differences:
+            break
+    return outcome
 
 
 class _Player:
