@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tenuto.pools.policies.leaves import LeafQueues
 from tenuto.pools.policies.protocol import Slots, Where, parents_of
-from tenuto.pools.policies.reuse import EDGES, N_AGES, ReuseModel, Words, age_classes, classes_of
+from tenuto.pools.policies.reuse import EDGES, LONG, MANY_NEW, N_AGES, ReuseModel, Words, age_classes, classes_of
 from tenuto.pools.policies.sketch import hash_words
 from tenuto.tokens import BlockKey
 
@@ -53,6 +53,7 @@ class Returns:
         self._clock = 0
         self._aged_at = self._fit_at = 0
         self._short = _SHORT
+        self._long_class = int(classes_of(np.ones(2, np.int64), MANY_NEW + 1, 1, LONG + 1)[0])
 
     def grow(self, n_slots: int) -> None:
         """See `Policy`."""
@@ -70,6 +71,8 @@ class Returns:
         """See `Policy`."""
         if not len(slots):
             return
+        if self._continues(slots, keys, where):
+            return
         parents = parents_of(slots, keys, where)
         self._leaves.links.link(slots, parents)
         is_new = self._uses[slots] == 0
@@ -78,9 +81,6 @@ class Returns:
             self._use(slots, keys, parents, is_new, is_used)
         else:
             self._put(slots, self._levels[slots])
-        if self._clock >= self._fit_at:
-            self._model.fit(self._clock)
-            self._fit_at = self._clock + max(_LEAST_FIT, len(self._uses) >> 3)
 
     def leased(self, slots: Slots) -> None:
         """See `Policy`."""
@@ -95,6 +95,9 @@ class Returns:
         """See `Policy`."""
         if self._clock - self._aged_at >= max(16, len(self._uses) >> 6):
             self._age()
+        if self._clock >= self._fit_at:
+            self._model.fit(self._clock)
+            self._fit_at = self._clock + max(_LEAST_FIT, len(self._uses) >> 3)
         victims: list[Slots] = []
         score = self._model.scores.__getitem__
         while n > 0 and self._leaves.queues:
@@ -111,6 +114,36 @@ class Returns:
         return found
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _continues(self, slots: Slots, keys: Sequence[BlockKey], where: Where) -> bool:
+        """The short way for one more part of a long new prompt, as engines compute them: its class is known."""
+        parent = where.get(keys[0].parent, -1)
+        request = self._open.get(parent)
+        if request is None or request.n_new <= MANY_NEW or self._clock - request.time > self._short:
+            return False
+        first = int(self._depths[parent]) + 1
+        hashes = [key.hash for key in keys]
+        if first <= LONG or self._uses[slots].any() or [key.parent for key in keys[1:]] != hashes[:-1]:
+            return False
+        now, n = self._clock, len(slots)
+        self._leaves.links.extend(parent, slots)
+        self._words[slots] = words = hash_words(hashes)
+        if self._model.are_sampled(words).any():
+            if self._model.recall(words, now).any():
+                return False
+            classes = np.full(n, self._long_class, np.int64)
+            self._model.remember(words, classes, np.ones(n, np.int64), 1 / (first + n), now)
+        level = int(self._model.levels[self._long_class])
+        self._levels[slots] = self._levels[parent] = level
+        self._uses[slots] = 1
+        self._used_at[slots] = now
+        self._depths[slots] = np.arange(first, first + n, dtype=np.int32)
+        self._leaves.put(level * N_AGES, slots[::-1].copy(), now)
+        del self._open[parent]
+        request.time, request.n_new = now, request.n_new + n
+        self._open[int(slots[-1])] = request
+        self._clock += n
+        return True
 
     def _use(
         self, slots: Slots, keys: Sequence[BlockKey], parents: Slots,

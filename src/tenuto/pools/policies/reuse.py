@@ -19,6 +19,8 @@ _NORMAL = N_LEVELS // 2
 YOUNG = 1e6
 _N_REMEMBERED = 1 << 16
 _HORIZON = 4  # pools' worth of new blocks that are remembered, at least
+MANY_NEW, LONG = 12, 63
+"""Blocks that a request added, and its length, beyond which all are of one class."""
 _PRIOR, _PRIOR_HAZARD = 5.0, 0.05  # requests' worth of belief before anything was seen: the older, the rarer
 _PRIOR_OF_USES = np.array([1.0, 2.0, 3.0, 4.0, 4.0, 4.0])
 _SWEEPS = 4
@@ -40,7 +42,7 @@ def classes_of(uses: Ints, n_new: int, n_known: int, length: int) -> Ints:
     if not n_known:
         new = 0
     else:
-        new = 0 if n_new <= 1 else 1 if n_new <= 3 else 2 if n_new <= 12 else 3
+        new = 0 if n_new <= 1 else 1 if n_new <= 3 else 2 if n_new <= MANY_NEW else 3
     long = min(max(length.bit_length() - 2, 0), LENGTHS - 1)
     found = ((np.minimum(uses - 1, USES - 1) * NEW + new) * LENGTHS + long) * ENDS
     found[-1] += 1
@@ -89,7 +91,7 @@ class ReuseModel:
 
     def recall(self, words: Words, now: int) -> Ints:
         """These blocks are used now: how often each was before; 0 where it is not remembered."""
-        is_sampled = self._are_sampled(words)
+        is_sampled = self.are_sampled(words)
         found = np.zeros(len(words), np.int64)
         if not is_sampled.any():
             return found
@@ -107,7 +109,7 @@ class ReuseModel:
 
     def remember(self, words: Words, classes: Ints, uses: Ints, weight: float, now: int) -> None:
         """These blocks, just recalled, are of these classes."""
-        is_sampled = self._are_sampled(words)
+        is_sampled = self.are_sampled(words)
         if is_sampled.any():
             words = words[is_sampled]
             at = self._places(words)
@@ -116,7 +118,7 @@ class ReuseModel:
 
     def correct(self, words: Words, classes: Ints) -> None:
         """These blocks are of other classes than was said when they were last used."""
-        is_sampled = self._are_sampled(words)
+        is_sampled = self.are_sampled(words)
         if is_sampled.any():
             words, classes = words[is_sampled], classes[is_sampled]
             at = self._places(words)
@@ -159,7 +161,8 @@ class ReuseModel:
             cells = self._classes[at].astype(np.int64) * N_AGES + age_classes(now - self._times[at])
             into += np.bincount(cells, self._weights[at], len(into))
 
-    def _are_sampled(self, words: Words) -> npt.NDArray[np.bool_]:
+    def are_sampled(self, words: Words) -> npt.NDArray[np.bool_]:
+        """Which of these blocks are remembered at all."""
         return (words >> np.uint64(40) & np.uint64(self._skip)) == 0
 
     def _places(self, words: Words) -> Ints:
