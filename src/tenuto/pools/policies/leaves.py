@@ -86,14 +86,8 @@ class LeafQueues:
             del self.queues[number]
 
     def take(self, number: int, n: int) -> Taken:
-        """Up to `n` victims of the first batch of a queue, or the last where the newest go first."""
-        queue = self.queues[number]
-        batch = queue.pop() if self._is_newest_first else queue.popleft()
-        put_back = queue.append if self._is_newest_first else queue.appendleft
-        slots, stamps = batch.slots, batch.stamps
-        if len(slots) > _WINDOW + n:
-            put_back(Batch(slots[_WINDOW + n :], stamps[_WINDOW + n :], batch.time))
-            slots, stamps = slots[: _WINDOW + n], stamps[: _WINDOW + n]
+        """Up to `n` victims from the front of a queue, or from its end where the newest go first."""
+        slots, stamps, time = self._gather(number, n)
         self.n_queued -= len(slots)
         is_live = self.stamps.of[slots] == stamps
         if not is_live.all():
@@ -103,12 +97,39 @@ class LeafQueues:
             self._is_waiting[slots[~is_free]] = True
             slots, stamps = slots[is_free], stamps[is_free]
         if len(slots) > n:
-            put_back(Batch(slots[n:], stamps[n:], batch.time))
+            self._put_back(number, Batch(slots[n:], stamps[n:], time))
             self.n_queued += len(slots) - n
             slots = slots[:n]
+        return Taken(slots, self.lose(slots))
+
+    def _gather(self, number: int, n: int) -> Batch:
+        """Batches of a queue, together as many entries as are wanted or a few more; of the last one a part."""
+        queue = self.queues[number]
+        taken: list[Batch] = []
+        n_more = n
+        while queue and n_more > 0:
+            batch = queue.pop() if self._is_newest_first else queue.popleft()
+            most = n_more + _WINDOW
+            if len(batch.slots) > most:
+                self._put_back(number, Batch(batch.slots[most:], batch.stamps[most:], batch.time))
+                batch = Batch(batch.slots[:most], batch.stamps[:most], batch.time)
+            taken.append(batch)
+            n_more -= len(batch.slots)
         if not queue:
             del self.queues[number]
-        return Taken(slots, self.lose(slots))
+        if len(taken) == 1:
+            return taken[0]
+        return Batch(
+            np.concatenate([batch.slots for batch in taken]), np.concatenate([batch.stamps for batch in taken]),
+            taken[0].time,
+        )  # fmt: skip
+
+    def _put_back(self, number: int, batch: Batch) -> None:
+        queue = self.queues.setdefault(number, deque())
+        if self._is_newest_first:
+            queue.append(batch)
+        else:
+            queue.appendleft(batch)
 
     def take_any(self, n: int) -> Slots:
         """Up to `n` victims where all that are left have children that are leased; the first to go first."""

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tenuto.pools.policies.leaves import LeafQueues
+from tenuto.pools.policies.leaves import Batch, LeafQueues
 from tenuto.pools.policies.protocol import Slots, Where, parents_of
 from tenuto.pools.policies.reuse import EDGES, LONG, MANY_NEW, N_AGES, ReuseModel, Words, age_classes, classes_of
 from tenuto.pools.policies.sketch import hash_words
-from tenuto.tokens import BlockKey
+from tenuto.tokens import BlockHash, BlockKey
 
 _MOST_USES = 255
 _MOST_OPEN = 256  # requests that may still add blocks
 _SHORT = 64  # uses within so many new blocks, or a 64th of the slots, are one: a request touches its blocks repeatedly
+_MOST_CHOSEN = 4096  # victims at a time
+_MOST_PENDING = 8192  # new blocks of long prompts that are booked together
 _LEAST_FIT = 1536  # new blocks between two fits, or an eighth of the slots
 
 
@@ -29,6 +31,9 @@ class _Request:
     n_known: int = 0
     time: int = 0
     parts: list[tuple[Slots, int]] = field(default_factory=list[tuple[Slots, int]])
+    pending: list[tuple[Slots, list[BlockHash]]] = field(default_factory=list[tuple[Slots, list[BlockHash]]])
+    parent_of_pending: int = 0
+    """The slot before the first pending one, and one more; 0: nothing is pending."""
 
 
 class Returns:
@@ -52,6 +57,8 @@ class Returns:
         self._open: OrderedDict[int, _Request] = OrderedDict()  # by the slot of their last block
         self._clock = 0
         self._aged_at = self._fit_at = 0
+        self._chosen = Batch(np.zeros(0, np.int32), np.zeros(0, np.int64), 0)
+        self._n_pending = 0
         self._short = _SHORT
         self._long_class = int(classes_of(np.ones(2, np.int64), MANY_NEW + 1, 1, LONG + 1)[0])
 
@@ -73,6 +80,7 @@ class Returns:
             return
         if self._continues(slots, keys, where):
             return
+        self._flush()
         parents = parents_of(slots, keys, where)
         self._leaves.links.link(slots, parents)
         is_new = self._uses[slots] == 0
@@ -84,34 +92,68 @@ class Returns:
 
     def leased(self, slots: Slots) -> None:
         """See `Policy`."""
+        self._flush()
         self._leaves.remove(slots)
 
     def forgotten(self, slots: Slots) -> None:
         """See `Policy`."""
+        self._flush()
         self._uses[slots] = 0
         self._put_back(self._leaves.lose(slots))
 
     def evict(self, n: int) -> list[int]:
         """See `Policy`."""
-        if self._clock - self._aged_at >= max(16, len(self._uses) >> 6):
+        if n and self._clock - self._aged_at >= max(16, len(self._uses) >> 6):
             self._age()
         if self._clock >= self._fit_at:
             self._model.fit(self._clock)
             self._fit_at = self._clock + max(_LEAST_FIT, len(self._uses) >> 3)
         victims: list[Slots] = []
-        score = self._model.scores.__getitem__
-        while n > 0 and self._leaves.queues:
-            taken = self._leaves.take(min(self._leaves.queues, key=score), n)
-            if len(taken.freed):
-                self._put_back(taken.freed)
-            victims.append(taken.victims)
-            n -= len(taken.victims)
-        if n > 0 or not victims:
-            victims.append(self._leaves.take_any(n))
-        gone = victims[0] if len(victims) == 1 else np.concatenate(victims)
-        self._uses[gone] = 0
+        while n > 0:
+            if not len(self._chosen.slots):
+                self._choose(n)
+            slots, stamps, _ = self._chosen
+            chosen, stamps = slots[:n], stamps[:n]
+            self._chosen = Batch(slots[n:], self._chosen.stamps[n:], 0)
+            is_good = (self._leaves.stamps.of[chosen] == stamps) & (self._leaves.links.n_children[chosen] == 0)
+            if not is_good.all():
+                self._reconsider(chosen[~is_good])
+                chosen = chosen[is_good]
+            if not (len(chosen) or len(slots)):
+                break
+            victims.append(chosen)
+            n -= len(chosen)
+            self._leaves.stamps.of[chosen] = 0
+            self._uses[chosen] = 0
+        gone = victims[0] if len(victims) == 1 else np.concatenate([np.zeros(0, np.int32), *victims])
         found: list[int] = gone.tolist()
         return found
+
+    def _choose(self, n: int) -> None:
+        """The next victims: as many as wanted, in a large pool some more, since that costs little more."""
+        n = max(n, min(len(self._uses) >> 8, _MOST_CHOSEN))
+        chosen: list[Slots] = []
+        score = self._model.scores.__getitem__
+        n_more = n
+        while n_more > 0:
+            if not self._leaves.queues:
+                self._flush()
+            if not self._leaves.queues:
+                break
+            taken = self._leaves.take(min(self._leaves.queues, key=score), n_more)
+            if len(taken.freed):
+                self._put_back(taken.freed)
+            chosen.append(taken.victims)
+            n_more -= len(taken.victims)
+        if n_more == n:
+            chosen.append(self._leaves.take_any(n))
+        slots = np.concatenate(chosen)
+        self._chosen = Batch(slots, self._leaves.stamps.draw(slots), 0)
+
+    def _reconsider(self, slots: Slots) -> None:
+        """These were chosen, and were used or continued since: those that are not leased queue up again."""
+        here = slots[(self._leaves.stamps.of[slots] > 0) & (self._leaves.links.n_children[slots] > 0)]
+        self._put_back(here)
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -125,25 +167,48 @@ class Returns:
         hashes = [key.hash for key in keys]
         if first <= LONG or self._uses[slots].any() or [key.parent for key in keys[1:]] != hashes[:-1]:
             return False
+        request.pending.append((slots, hashes))
+        request.time, request.n_new = self._clock, request.n_new + len(slots)
+        del self._open[parent]
+        tail = int(slots[-1])
+        self._open[tail] = request
+        self._depths[tail] = first + len(slots) - 1
+        self._uses[slots] = 1
+        self._clock += len(slots)
+        self._n_pending += len(slots)
+        if not request.parent_of_pending:
+            request.parent_of_pending = parent + 1
+        if self._n_pending > min(len(self._uses) >> 7, _MOST_PENDING):
+            self._flush()
+        return True
+
+    def _flush(self) -> None:
+        """Book what is pending."""
+        if not self._n_pending:
+            return
+        self._n_pending = 0
+        for request in self._open.values():
+            if request.pending:
+                slots = np.concatenate([slots for slots, _ in request.pending])
+                hashes = [block for _, hashes in request.pending for block in hashes]
+                parent, request.parent_of_pending = request.parent_of_pending - 1, 0
+                request.pending.clear()
+                self._book(parent, slots, hashes)
+
+    def _book(self, parent: int, slots: Slots, hashes: list[BlockHash]) -> None:
+        """New blocks at the end of a long new prompt."""
         now, n = self._clock, len(slots)
+        first = int(self._depths[parent]) + 1
         self._leaves.links.extend(parent, slots)
         self._words[slots] = words = hash_words(hashes)
         if self._model.are_sampled(words).any():
-            if self._model.recall(words, now).any():
-                return False
-            classes = np.full(n, self._long_class, np.int64)
-            self._model.remember(words, classes, np.ones(n, np.int64), 1 / (first + n), now)
+            uses = np.minimum(self._model.recall(words, now) + 1, _MOST_USES)
+            self._model.remember(words, np.full(n, self._long_class, np.int64), uses, 1 / (first + n), now)
         level = int(self._model.levels[self._long_class])
         self._levels[slots] = self._levels[parent] = level
-        self._uses[slots] = 1
         self._used_at[slots] = now
         self._depths[slots] = np.arange(first, first + n, dtype=np.int32)
         self._leaves.put(level * N_AGES, slots[::-1].copy(), now)
-        del self._open[parent]
-        request.time, request.n_new = now, request.n_new + n
-        self._open[int(slots[-1])] = request
-        self._clock += n
-        return True
 
     def _use(
         self, slots: Slots, keys: Sequence[BlockKey], parents: Slots,
