@@ -70,7 +70,6 @@ class LeafQueues:
     def remove(self, slots: Slots) -> None:
         """Out of their queues."""
         self.stamps.of[slots] = 0
-        self._is_waiting[slots] = False
 
     def lose(self, slots: Slots) -> Slots:
         """They have lost their content; what waited for them and is to be put in again."""
@@ -150,7 +149,7 @@ class LeafQueues:
 
     def _freed(self, parents: Slots) -> Slots:
         """Of slots without children those that waited, each with the ancestors that wait for it alone."""
-        waiting = parents[self._is_waiting[parents]]
+        waiting = parents[self._is_waiting[parents] & (self.stamps.of[parents] > 0)]
         if not len(waiting):
             return waiting
         found: list[int] = []
@@ -160,7 +159,7 @@ class LeafQueues:
                 found.append(slot)
                 self._is_waiting[slot] = False
                 slot = int(self.links.parents[slot])
-                if slot < 0 or not self._is_waiting[slot] or self.links.n_children[slot] != 1:
+                if slot < 0 or not (self._is_waiting[slot] and self.stamps.of[slot]) or self.links.n_children[slot] != 1:
                     break
         return np.array(found, np.int32)
 

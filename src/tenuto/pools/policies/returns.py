@@ -17,10 +17,10 @@ from tenuto.tokens import BlockHash, BlockKey
 
 _MOST_USES = 255
 _MOST_OPEN = 256  # requests that may still add blocks
-_SHORT = 64  # uses within so many new blocks, or a 64th of the slots, are one: a request touches its blocks repeatedly
+_SHORT = 96  # uses within so many new blocks, or a 64th of the slots, are one: a request touches its blocks repeatedly
 _MOST_CHOSEN = 4096  # victims at a time
 _MOST_PENDING = 8192  # new blocks of long prompts that are booked together
-_LEAST_FIT = 1536  # new blocks between two fits, or an eighth of the slots
+_LEAST_FIT = 1024  # new blocks between two fits, or an eighth of the slots
 
 
 @dataclass(slots=True)
