@@ -49,7 +49,11 @@ class Rig:
     """One engine's manager with everything beside it. Checks itself after every step."""
 
     def __init__(
-        self, n_host: int = 8, n_disk: int | None = None, limits: Limits | None = None, n_ranks: int = 1,
+        self,
+        n_host: int = 8,
+        n_disk: int | None = None,
+        limits: Limits | None = None,
+        n_ranks: int = 1,
         policy: str = "default",
     ) -> None:
         disk = None if n_disk is None else Pool("disk", n_disk, make_policy(policy, "policy"))

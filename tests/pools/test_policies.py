@@ -2,9 +2,7 @@
 
 import pytest
 
-from tenuto.errors import ConfigError
-from tenuto.pools import POLICIES, Pool, make_policy
-from tenuto.testing.blocks import make_keys
+from tenuto.pools import POLICIES, make_policy
 from tenuto.testing.policy_contract import PolicyContract
 
 pytestmark = pytest.mark.unit

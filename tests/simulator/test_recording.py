@@ -53,7 +53,9 @@ def test_a_replay_notices_another_decision(tmp_path):
     live(Rig(n_host=24, disk_slots=40, record_file=str(path)), 0)
     lines = path.read_text().splitlines()
     header = json.loads(lines[0])
-    lines[0] = json.dumps({"tenuto_recording": 1} | header | {"host_policy": "lru", "disk_policy": "lru"}, separators=(",", ":"))
+    lines[0] = json.dumps(
+        {"tenuto_recording": 1} | header | {"host_policy": "lru", "disk_policy": "lru"}, separators=(",", ":")
+    )
     path.write_text("\n".join(lines) + "\n")
     assert replay(path).n_differences > 0
 

@@ -35,8 +35,8 @@ class AdmitAll:
 class AdmitFrequent:
     """Blocks that were computed or used at least `least` times lately; counts are halved every `n_aging` blocks.
 
-    As the store threshold of offloading caches: a block that comes once is not written. A block that was refused and left
-    host memory is lost until it is computed again.
+    As the store threshold of offloading caches: a block that comes once is not written. A block that was refused
+    and left host memory is lost until it is computed again.
     """
 
     def __init__(self, least: int = 2, n_aging: int = 1 << 20) -> None:
@@ -55,10 +55,10 @@ class AdmitFrequent:
 
 
 class AdmitWorthy(AdmitFrequent):
-    """The default: while the disk has room every block; when a write would take another block's slot, those seen before.
+    """The default: every block while the disk has room, and those seen before when a write takes another's slot.
 
-    So nothing is lost while the disk fills, and after a restart what was computed is there; when it is full, blocks that
-    come once (three of four in Mooncake's conversation trace) push out nothing and wear nothing.
+    So nothing is lost while the disk fills, and after a restart what was computed is there; when it is full,
+    blocks that come once (three of four in Mooncake's conversation trace) push out nothing and wear nothing.
     """
 
     def admit(self, keys: Sequence[BlockKey], *, is_free: bool) -> Mask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tenuto.errors import InvariantError
-from tenuto.manager.admission import Admission, AdmitAll
+from tenuto.manager.admission import Admission
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.figures import Gauges, record_result
@@ -38,11 +38,8 @@ class BlockManager:
         self.flights = Flights()
         """What is on its way."""
         self._finder = Finder(host, disk, self.peers, self.flights.arriving)
-        self._writes: WriteThrough | None = None
-        if disk is not None:
-            self._writes = WriteThrough(
-                host, disk, limits or Limits(), self.flights.arriving, self.recorder, admission or AdmitAll()
-            )
+        made = (limits, self.flights.arriving, self.recorder, admission)
+        self._writes = None if disk is None else WriteThrough(host, disk, *made)
         self._open_hits: set[int] = set()
         self._facts: list[Fact] = []
         self._pools = [host] if disk is None else [host, disk]
@@ -159,15 +156,13 @@ class BlockManager:
         if self._writes is not None:
             self._finder.uses_disk, self._writes.is_enabled = read, write
 
-    def restore_disk(self, entries: Sequence[tuple[int, BlockKey]]) -> None:
-        """These blocks were found in our disk slots on every rank, oldest first."""
-        assert self.disk is not None
-        self.disk.restore(entries)
-        self._tell(Stored, TierKind.DISK, [key for _, key in entries])
-
-    def add_peers(self, volume: str, entries: Sequence[tuple[int, BlockKey]]) -> None:
-        """These blocks were seen listed by another engine."""
-        self.peers.add(volume, entries)
+    def restore_disk(self, entries: Sequence[tuple[int, BlockKey]], volume: str = "") -> None:
+        """Blocks found on every rank, oldest first: in our disk slots, or on `volume`, which is another engine's."""
+        if volume:
+            self.peers.add(volume, entries)
+        elif self.disk is not None:
+            self.disk.restore(entries)
+            self._tell(Stored, TierKind.DISK, [key for _, key in entries])
 
     def reset(self) -> None:
         """Forget every block; what is on its way is dropped when it arrives."""

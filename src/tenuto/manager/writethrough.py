@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from tenuto.manager.admission import Admission
+from tenuto.manager.admission import Admission, AdmitAll
 from tenuto.manager.results import Limits
 from tenuto.metrics import SKIPPED_BLOCKS, Recorder
 from tenuto.pools import Full, Lease, Pool, WritableLease
@@ -32,15 +32,15 @@ class WriteThrough:
     """Chooses writes; the manager makes transfers of them and tells when they have ended."""
 
     def __init__(
-        self, host: Pool, disk: Pool, limits: Limits, arriving: Container[BlockHash], recorder: Recorder,
-        admission: Admission,
+        self, host: Pool, disk: Pool, limits: Limits | None, arriving: Container[BlockHash], recorder: Recorder,
+        admission: Admission | None,
     ) -> None:  # fmt: skip
         self._host = host
         self._arriving = arriving  # on their way into host memory: the manager's own record
         self._disk = disk
-        self._limits = limits
+        self._limits = limits or Limits()
         self._recorder = recorder
-        self._admission = admission
+        self._admission = admission or AdmitAll()
         self._writing: set[BlockHash] = set()
         self._backlog: dict[BlockHash, BlockKey] = {}  # in order
         self.is_enabled = True

@@ -325,8 +325,8 @@ class Pool:
 
     def _cache(self, array: Slots) -> None:
         self._n_cached += len(array)
-        keys = self._keys
-        self._policy.cached(array, [keys[slot] for slot in array.tolist()], self._slots)
+        slots: list[int] = array.tolist()
+        self._policy.cached(array, [self._keys[slot] for slot in slots], self._slots)
 
     def _reset(self, array: Slots) -> None:
         """Give up unregistered slots, whatever their state."""

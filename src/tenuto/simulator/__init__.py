@@ -11,4 +11,16 @@ from tenuto.simulator.replay import Replay, is_recording, replay
 from tenuto.simulator.simulation import Outcome, Tiers, simulate
 from tenuto.simulator.trace import Request, read_trace
 
-__all__ = ["Bandwidths", "Outcome", "RecordedManager", "Replay", "Request", "Tiers", "is_recording", "optimal_hits", "read_trace", "replay", "simulate"]
+__all__ = [
+    "Bandwidths",
+    "Outcome",
+    "RecordedManager",
+    "Replay",
+    "Request",
+    "Tiers",
+    "is_recording",
+    "optimal_hits",
+    "read_trace",
+    "replay",
+    "simulate",
+]

@@ -11,8 +11,9 @@ from tenuto.tokens import BlockHash
 def optimal_hits(requests: Sequence[Sequence[BlockHash]], n_slots: int) -> int:
     """Blocks hit before the first miss, over all requests, of the best cache of `n_slots` that knows the future.
 
-    Belady's MIN (IBM Systems Journal 5, 1966) with bypass: after each request the cache keeps, of what it had and of the
-    request's blocks, those that are used soonest again. A block's parent is used whenever it is, so with ties broken from
+    Belady's MIN (IBM Systems Journal 5, 1966) with bypass: after each request the cache keeps, of what it had and
+    of the request's blocks, those that are used soonest again. A block's parent is used whenever it is, so with ties
+    broken from
     the end of the chain what is kept is closed under prefixes by itself: this is also the optimum of caches that lose
     leaves only. No policy that has to keep what it is given, or makes room before it, can do better.
     """

@@ -1,18 +1,21 @@
 """A manager that writes down what it is told and what it decides.
 
-A recording is JSON lines. The first says what was recorded: `tenuto_recording` (the version), capacities, policies. Each
-later one is what happened since the one before: `t` (seconds) and `ops`, lists whose first item names them:
+A recording is JSON lines. The first says what was recorded: `tenuto_recording` (the version), capacities, policies.
+Each later one is what happened since the one before: `t` (seconds) and `ops`, lists whose first item names them:
 
     c chain, root            a new chain: its number, and what its first block's parent is
     x chain, hashes          blocks that it has grown by
-    l chain, start, found    a lookup: found is [] for a miss, "pending", or [[place, blocks], ...] of hit number 0, 1, ...
+    l chain, start, found    a lookup: found is [] (a miss), "pending", or [[place, blocks], ...]: hit number 0, 1, ...
     t hit, blocks            a hit was cut to so many blocks
     r hit / o hit            a hit was given back / is loaded
     f [[chain, start, n]]    blocks to keep
     m                        room for writes was looked for
     d transfer, [[i, cause]] a transfer ended, and what of it failed
     e tier, hashes           blocks that were evicted or lost since the last one
-    s n, growing / u read, write / i blocks / a volume, blocks / z      the disk: slots, use, contents; peers; a reset
+    s n, growing             the disk has n slots
+    u read, write            whether the disk is used
+    i blocks, volume         what was found on disk, or in another engine's volume
+    z                        everything is forgotten
 
 Hashes are base64 of all of them together.
 """
@@ -137,15 +140,10 @@ class RecordedManager(BlockManager):
             self._note("u", read, write)
         super().use_disk(read=read, write=write)
 
-    def restore_disk(self, entries: Entries) -> None:
+    def restore_disk(self, entries: Entries, volume: str = "") -> None:
         """See `BlockManager`."""
-        self._note("i", _entries(entries))
-        super().restore_disk(entries)
-
-    def add_peers(self, volume: str, entries: Entries) -> None:
-        """See `BlockManager`."""
-        self._note("a", volume, _entries(entries))
-        super().add_peers(volume, entries)
+        self._note("i", _entries(entries), volume)
+        super().restore_disk(entries, volume)
 
     def reset(self) -> None:
         """See `BlockManager`."""

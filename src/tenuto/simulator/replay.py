@@ -71,7 +71,10 @@ def replay(path: Path) -> Replay:
         try:
             for name, values in ops:
                 player.play(f"line {number}", name, values)
-        except (LookupError, LeaseError) as error:  # what is told next makes no sense to a manager that decided otherwise
+        except (
+            LookupError,
+            LeaseError,
+        ) as error:  # what is told next makes no sense to a manager that decided otherwise
             outcome.differ(f"line {number}", "a decision", f"another ({error!r})")
         except (ValueError, TypeError) as error:
             raise ConfigError(f"TRACE: {path}:{number}: broken line ({error}); record it again") from None
@@ -104,12 +107,12 @@ class _Player:
                 self._chains[number].hashes += _unpacked(hashes)
             case "l", [number, start, was]:
                 self._look_up(where, number, start, was)
-            case "t", [hit, n_blocks]:
-                self._hits[hit].trim(n_blocks)
-            case "r", [hit]:
-                self._hits[hit].release()
-            case "o", [hit]:
-                manager.onboard(self._hits[hit], [_PAGE] * self._hits[hit].n_blocks)
+            case "t", [int(number), int(n_blocks)]:
+                self._hits[number].trim(n_blocks)
+            case "r", [int(number)]:
+                self._hits[number].release()
+            case "o", [int(number)]:
+                manager.onboard(self._hits[number], [_PAGE] * self._hits[number].n_blocks)
             case "f", [filled]:
                 manager.offload([Filled(self._chains[chain], start, [_PAGE] * n) for chain, start, n in filled])
             case "m", []:
@@ -127,10 +130,8 @@ class _Player:
                 self.manager.resize_disk(n_slots, is_growing=is_growing)
             case "u", [read, write]:
                 self.manager.use_disk(read=read, write=write)
-            case "i", [entries]:
-                self.manager.restore_disk(_entries(entries))
-            case "a", [volume, entries]:
-                self.manager.add_peers(volume, _entries(entries))
+            case "i", [entries, volume]:
+                self.manager.restore_disk(_entries(entries), volume)
             case "z", []:
                 self.manager.reset()
             case _:

@@ -68,5 +68,7 @@ def _requests(path: Path, lines: list[bytes], names: dict[int, BlockHash]) -> It
             if block not in names:
                 names[block] = BlockHash(sha256(str(block).encode()).digest()[:16])
         if len(set(line.hash_ids)) < len(line.hash_ids):
-            raise ConfigError(f"TRACE: {path}:{number}: a block twice in one request; ids name prefixes, so none repeats")
+            raise ConfigError(
+                f"TRACE: {path}:{number}: a block twice in one request; ids name prefixes, so none repeats"
+            )
         yield Request(line.timestamp / 1e3, [names[block] for block in line.hash_ids])

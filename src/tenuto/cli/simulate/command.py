@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tenuto.config import parse_size
 from tenuto.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tenuto.simulator import Bandwidths, Outcome
 
 OPTIMUM = "opt"
 
@@ -40,13 +44,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "simulate",
         help="hit rates of policies and capacities on a recorded trace",
-        description="Runs tenuto's own manager and pools on a trace and a virtual clock. A hit is a block found before a "
-        "request's first miss. Beside each policy stands the optimum, that of a cache which knows the future.",
+        description="Runs tenuto's own manager and pools on a trace and a virtual clock. A hit is a block found before "
+        "a request's first miss. Beside each policy stands the optimum, that of a cache which knows the future.",
     )
-    parser.add_argument("trace", type=Path, metavar="TRACE", help="JSON lines in Mooncake's format, or a recording of ours")
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="in Mooncake's format, or a recording of ours")
     parser.add_argument("--capacity-blocks", default="1000,3000,10000,30000", metavar="N,...", help="of host memory")
     parser.add_argument("--policy", default="default,lru", metavar="NAME,...", help="of host memory; opt: the optimum")
-    parser.add_argument("--disk-blocks", type=int, default=0, metavar="N", help="a disk tier of so many blocks (default: none)")
+    parser.add_argument(
+        "--disk-blocks", type=int, default=0, metavar="N", help="a disk tier of so many blocks (default: none)"
+    )
     parser.add_argument("--disk-policy", default="default", metavar="NAME", help="of the disk tier")
     parser.add_argument("--disk-admission", default="default", metavar="NAME", help="which blocks are written to disk")
     parser.add_argument("--block-bytes", default="2 MiB", metavar="SIZE", help="of one block, for the bandwidths")
@@ -88,7 +94,7 @@ def measure(args: argparse.Namespace, tell: Callable[[str], None]) -> list[Row]:
     from tenuto.manager.admission import make_admission
     from tenuto.pools import make_policy
     from tenuto.settings import expand_user
-    from tenuto.simulator import Outcome, Tiers, optimal_hits, read_trace, simulate
+    from tenuto.simulator import Tiers, optimal_hits, read_trace, simulate
 
     capacities, names = _capacities(args.capacity_blocks), _names(args.policy)
     for name in names:
@@ -132,10 +138,7 @@ def table(rows: Sequence[Row], *, has_disk: bool) -> str:
     return "\n".join(lines)
 
 
-def _row(name: str, n_slots: int, outcome: object, best: float, floor: float) -> Row:
-    from tenuto.simulator import Outcome
-
-    assert isinstance(outcome, Outcome)
+def _row(name: str, n_slots: int, outcome: Outcome, best: float, floor: float) -> Row:
     n_hits = sum(outcome.n_hits.values())
     return Row(
         name, n_slots, round(outcome.hit_rate, 5), round(best, 5),
@@ -165,7 +168,7 @@ def _capacities(text: str) -> list[int]:
     return capacities
 
 
-def _bandwidths(args: argparse.Namespace) -> object:
+def _bandwidths(args: argparse.Namespace) -> Bandwidths:
     from tenuto.simulator import Bandwidths
 
     def rate(option: str, text: str) -> float:

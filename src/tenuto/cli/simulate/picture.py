@@ -28,17 +28,20 @@ def draw(rows: Sequence[Row], title: str) -> str:
         return _HEIGHT - _BOTTOM - rate / highest * (_HEIGHT - _TOP - _BOTTOM)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" '
-        'font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{_LEFT}" y="22" font-size="15">Hit rate by capacity: {escape(title)}</text>',
     ]
     for step in range(6):
         rate = highest * step / 5
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y_of(rate):.1f}" y2="{y_of(rate):.1f}" stroke="#ddd"/>')
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y_of(rate):.1f}" y2="{y_of(rate):.1f}" stroke="#ddd"/>'
+        )
         parts.append(f'<text x="{_LEFT - 8}" y="{y_of(rate) + 4:.1f}" text-anchor="end">{100 * rate:.0f}%</text>')
-    for n_slots in capacities:
-        parts.append(f'<text x="{x_of(n_slots):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{n_slots:,}</text>')
+    parts += [
+        f'<text x="{x_of(n_slots):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{n_slots:,}</text>'
+        for n_slots in capacities
+    ]
     parts.append(f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{_HEIGHT - 10}" text-anchor="middle">blocks</text>')
     for at, name in enumerate(dict.fromkeys(row.policy for row in rows)):
         colour = _COLOURS[at % len(_COLOURS)]

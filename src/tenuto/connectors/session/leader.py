@@ -13,8 +13,8 @@ from tenuto.connectors.session.health import DiskHealth
 from tenuto.connectors.session.loads import Loads
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.onboarding import Situation, Unproven
-from tenuto.connectors.session.recording import make_manager
 from tenuto.connectors.session.ranks import Ranks, refuse_others
+from tenuto.connectors.session.recording import make_manager
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
 from tenuto.manager import Filled, Miss, Pending, n_pairs
@@ -73,7 +73,7 @@ class Leader:
         found = self._ranks.recovered(workers, disk.n_slots)
         self.manager.restore_disk(found)
         for volume, entries in self._ranks.peers({rank: shake.peers for rank, shake in workers.items()}):
-            self.manager.add_peers(volume, entries)
+            self.manager.restore_disk(entries, volume)
         logger.info(
             "tenuto: disk tier: %d blocks found here, %d of other engines, %d slots so far",
             len(found), len(self.manager.peers), disk.n_slots,
@@ -213,7 +213,7 @@ class Leader:
         if report.disks:
             self._resize_disk(report.disks)
         for volume, entries in self._ranks.peers(report.peers):
-            self.manager.add_peers(volume, entries)
+            self.manager.restore_disk(entries, volume)
         self.manager.take_facts()  # nobody subscribes yet
 
     def reset(self) -> None:

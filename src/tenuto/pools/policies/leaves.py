@@ -159,7 +159,11 @@ class LeafQueues:
                 found.append(slot)
                 self._is_waiting[slot] = False
                 slot = int(self.links.parents[slot])
-                if slot < 0 or not (self._is_waiting[slot] and self.stamps.of[slot]) or self.links.n_children[slot] != 1:
+                if (
+                    slot < 0
+                    or not (self._is_waiting[slot] and self.stamps.of[slot])
+                    or self.links.n_children[slot] != 1
+                ):
                     break
         return np.array(found, np.int32)
 

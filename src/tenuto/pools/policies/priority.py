@@ -19,7 +19,8 @@ HIGHEST = 100
 class Priority(Lineage):
     """Lowest priority first; of one priority, as `Lineage`: leaves, least recent first.
 
-    Blocks get priorities of 0 to 100 by hash, as in TensorRT-LLM's retention priorities. `threshold`: of a chain only the
+    Blocks get priorities of 0 to 100 by hash, as in TensorRT-LLM's retention priorities. `threshold`: of a chain
+    only the
     contiguous prefix is worth keeping whose priorities are all at least this; what stands behind goes first of all,
     since it can't be loaded without what is before it.
     """
@@ -31,7 +32,10 @@ class Priority(Lineage):
         self._priorities: npt.NDArray[np.int16] = np.zeros(0, np.int16)
 
     def prefer(self, hashes: Iterable[BlockHash], priority: int) -> None:
-        """These blocks have this priority from when they are next cached on. Raises `ValueError` below 0 or above 100."""
+        """These blocks have this priority from when they are next cached on.
+
+        Raises `ValueError` below 0 or above 100.
+        """
         if not 0 <= priority <= HIGHEST:
             raise ValueError(f"a priority of {priority}; give 0 to {HIGHEST}")
         self._given.update(dict.fromkeys(hashes, priority))

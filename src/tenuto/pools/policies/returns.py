@@ -39,10 +39,11 @@ class _Request:
 class Returns:
     """Leaf before parent; among leaves the lowest expected hits per slot and time, learnt by `ReuseModel`.
 
-    A block's class is what a cache can see of its request: how often the block was used, how many blocks the request added
+    A block's class is what a cache can see of its request: how often the block was used, how many blocks the
+    request added
     to a chain that was known, how long it is, and whether the block is its last. So sessions that go on are told from
-    prompts that never come again, and both from prompts that many share. Leaves wait in queues by level of their class and
-    by age; a victim is of the queue whose score is lowest. Nothing is set by hand but how much belief the
+    prompts that never come again, and both from prompts that many share. Leaves wait in queues by level of their
+    class and by age; a victim is of the queue whose score is lowest. Nothing is set by hand but how much belief the
     first observations meet.
     """
 
@@ -88,7 +89,7 @@ class Returns:
         if is_used.any():
             self._use(slots, keys, parents, is_new, is_used)
         else:
-            self._put(slots, self._levels[slots])
+            _put(self._leaves, self._clock, slots, self._levels[slots])
 
     def leased(self, slots: Slots) -> None:
         """See `Policy`."""
@@ -217,7 +218,7 @@ class Returns:
         """Blocks of which some are new, or used again after a while."""
         now, words = self._clock, hash_words([key.hash for key in keys])
         self._words[slots] = words
-        self._depths[slots] = self._depths_of(slots, parents)
+        self._depths[slots] = _depths_of(self._depths, slots, parents)
         before = self._uses[slots].astype(np.int64)
         recalled = self._model.recall(words[is_used], now)
         before[is_new] = recalled[is_new[is_used]]
@@ -238,7 +239,7 @@ class Returns:
         self._model.remember(words[is_used], classes[is_used], uses[is_used], 1 / length, now)
         levels = self._model.levels[classes]
         self._levels[slots] = levels
-        self._put(slots, levels)
+        _put(self._leaves, self._clock, slots, levels)
         request.parts.append((slots, now))
         self._open[int(slots[-1])] = request
         if len(self._open) > _MOST_OPEN:
@@ -261,22 +262,7 @@ class Returns:
         is_other = (self._levels[slots] != levels) & (self._leaves.stamps.of[slots] > 0)
         self._levels[slots] = levels
         if is_other.any():
-            self._put(slots[is_other], levels[is_other])
-
-    def _depths_of(self, slots: Slots, parents: Slots) -> npt.NDArray[np.int32]:
-        """Blocks of the chain up to each, as far as it is here."""
-        first = int(self._depths[parents[0]]) + 1 if parents[0] >= 0 else 1
-        if (parents[1:] == slots[:-1]).all():
-            return np.arange(first, first + len(slots), dtype=np.int32)
-        return np.where(parents >= 0, self._depths[parents] + 1, 1).astype(np.int32)
-
-    def _put(self, slots: Slots, levels: npt.NDArray[np.int64] | npt.NDArray[np.int8]) -> None:
-        """Queue slots, in chain order, as used now."""
-        if (levels == levels[0]).all():
-            self._leaves.put(int(levels[0]) * N_AGES, slots[::-1].copy(), self._clock)
-            return
-        for level in np.unique(levels).tolist():
-            self._leaves.put(level * N_AGES, slots[levels == level][::-1], self._clock)
+            _put(self._leaves, self._clock, slots[is_other], levels[is_other])
 
     def _put_back(self, freed: Slots) -> None:
         """Their children have gone: they are leaves of their own level and age."""
@@ -299,3 +285,20 @@ class Returns:
                 queue = level * N_AGES + age
                 if queue in queues:
                     self._leaves.move(queue, oldest[age + 1], queue + 1)
+
+
+def _depths_of(depths: npt.NDArray[np.int32], slots: Slots, parents: Slots) -> npt.NDArray[np.int32]:
+    """Blocks of the chain up to each, as far as it is here."""
+    first = int(depths[parents[0]]) + 1 if parents[0] >= 0 else 1
+    if (parents[1:] == slots[:-1]).all():
+        return np.arange(first, first + len(slots), dtype=np.int32)
+    return np.where(parents >= 0, depths[parents] + 1, 1).astype(np.int32)
+
+
+def _put(leaves: LeafQueues, now: int, slots: Slots, levels: npt.NDArray[np.int64] | npt.NDArray[np.int8]) -> None:
+    """Queue slots, in chain order, as used now."""
+    if (levels == levels[0]).all():
+        leaves.put(int(levels[0]) * N_AGES, slots[::-1].copy(), now)
+        return
+    for level in np.unique(levels).tolist():
+        leaves.put(level * N_AGES, slots[levels == level][::-1], now)

@@ -39,10 +39,7 @@ def age_classes(ages: Ints) -> Ints:
 
 def classes_of(uses: Ints, n_new: int, n_known: int, length: int) -> Ints:
     """Class of each block of a request, in order; its last one is the end."""
-    if not n_known:
-        new = 0
-    else:
-        new = 0 if n_new <= 1 else 1 if n_new <= 3 else 2 if n_new <= MANY_NEW else 3
+    new = sum(n_new > most for most in (1, 3, MANY_NEW)) if n_known else 0
     long = min(max(length.bit_length() - 2, 0), LENGTHS - 1)
     found = ((np.minimum(uses - 1, USES - 1) * NEW + new) * LENGTHS + long) * ENDS
     found[-1] += 1
@@ -52,15 +49,18 @@ def classes_of(uses: Ints, n_new: int, n_known: int, length: int) -> Ints:
 class ReuseModel:
     """Chance and time of the next use of a block, by its class and by how long it was not used.
 
-    A table of hashes remembers when each block was last used and its class. A block that comes back, here or gone, is an
-    event of its class at its age; one that is overwritten, or still waits, has lived so long without. Ages are counted in
+    A table of hashes remembers when each block was last used and its class. A block that comes back, here or gone,
+    is an event of its class at its age; one that is overwritten, or still waits, has lived so long without. Ages are
+    counted in
     new blocks, of which a large pool remembers a sample. From events and lives follow hazards: one for each age, and a
-    factor for each value of each trait (a log-linear Poisson model fitted by iterative scaling, Deming and Stephan 1940),
-    so that few observations do.
+    factor for each value of each trait (a log-linear Poisson model fitted by iterative scaling, Deming and Stephan
+    1940), so that few observations do.
 
     The score of a block is its Gittins index (Gittins, J. R. Statist. Soc. B 41, 1979): the most uses per time that it
-    gives if it is kept until some age and then given up. That is hits per slot and time, as EVA (Beckmann, Sanchez, HPCA
-    2017) and LHD (Beckmann, Chen, Cidon, NSDI 2018) estimate it, but of a block's own future, not of what evictions leave.
+    gives if it is kept until some age and then given up. That is hits per slot and time, as EVA (Beckmann,
+    Sanchez, HPCA
+    2017) and LHD (Beckmann, Chen, Cidon, NSDI 2018) estimate it, but of a block's own future, not of what
+    evictions leave.
     """
 
     def __init__(self) -> None:

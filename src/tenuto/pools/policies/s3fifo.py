@@ -16,7 +16,8 @@ _MOVES_AT = 2  # uses in the small queue that take a block to the main one: more
 class S3FIFO:
     """Three first-in first-out queues: small, main and a ghost of hashes.
 
-    Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction", SOSP 2023: new blocks enter a small
+    Yang, Zhang, Qiu, Yue, Vinayak, "FIFO queues are all you need for cache eviction", SOSP 2023: new blocks enter
+    a small
     queue of a tenth of the slots, those used there go to the main one, the others leave a ghost; what comes back while
     its ghost is remembered enters the main queue, where a used block goes round once more for each use.
     """
@@ -48,7 +49,7 @@ class S3FIFO:
     def cached(self, slots: Slots, keys: Sequence[BlockKey], where: Where) -> None:
         """See `Policy`."""
         del where
-        for slot, key in zip(slots[::-1].tolist(), reversed(keys), strict=True):
+        for slot, key in zip(_numbers(slots[::-1]), reversed(keys), strict=True):
             self._is_cached[slot] = 1
             if self._hashes[slot]:
                 self._uses[slot] = min(self._uses[slot] + 1, _MOST_USES)
@@ -66,12 +67,12 @@ class S3FIFO:
 
     def leased(self, slots: Slots) -> None:
         """See `Policy`."""
-        for slot in slots.tolist():
+        for slot in _numbers(slots):
             self._is_cached[slot] = 0
 
     def forgotten(self, slots: Slots) -> None:
         """See `Policy`."""
-        for slot in slots.tolist():
+        for slot in _numbers(slots):
             self._lose(slot)
 
     def evict(self, n: int) -> list[int]:
@@ -111,3 +112,8 @@ class S3FIFO:
         self._hashes[slot] = BlockHash(b"")
         self._is_cached[slot] = self._is_main[slot] = self._is_queued[slot] = 0
         self._lives[slot] += 1
+
+
+def _numbers(slots: Slots) -> list[int]:
+    numbers: list[int] = slots.tolist()
+    return numbers

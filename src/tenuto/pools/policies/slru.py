@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tenuto.pools.policies.lru import Stamps, StampQueue
+from tenuto.pools.policies.lru import StampQueue, Stamps
 from tenuto.pools.policies.protocol import Slots, Where
 from tenuto.tokens import BlockKey
 

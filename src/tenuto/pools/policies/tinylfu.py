@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tenuto.pools.policies.lru import Stamps, StampQueue
+from tenuto.pools.policies.lru import StampQueue, Stamps
 from tenuto.pools.policies.protocol import Slots, Where
 from tenuto.pools.policies.sketch import CountSketch
 from tenuto.tokens import BlockHash, BlockKey
@@ -92,7 +92,8 @@ class TinyLFU:
         return found
 
     def _counts(self, slots: Slots) -> npt.NDArray[np.uint8]:
-        return self._sketch.count([self._hashes[slot] for slot in slots.tolist()])
+        numbers: list[int] = slots.tolist()
+        return self._sketch.count([self._hashes[slot] for slot in numbers])
 
     def _put(self, number: int, slots: Slots) -> None:
         """Into a queue, the first to go first."""
