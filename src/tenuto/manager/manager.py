@@ -35,8 +35,7 @@ class BlockManager:
         self.disk = disk
         self.peers = BlockSet()
         self.recorder = recorder or Recorder()
-        self.flights = Flights()
-        """What is on its way."""
+        self.flights = Flights()  # what is on its way
         self._finder = Finder(host, disk, self.peers, self.flights.arriving)
         made = (limits, self.flights.arriving, self.recorder, admission)
         self._writes = None if disk is None else WriteThrough(host, disk, *made)
