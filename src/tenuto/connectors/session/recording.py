@@ -12,6 +12,7 @@ from tenuto.errors import ConfigError
 from tenuto.manager import BlockManager, Limits, make_admission
 from tenuto.metrics import Recorder
 from tenuto.pools import Pool, make_policy
+from tenuto.settings import expand_user
 from tenuto.simulator.recorded import RecordedManager
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def make_manager(setup: Setup, recorder: Recorder, clock: Callable[[], float]) -
         make_admission(disk.admission, "tiers.disk.admission"),
     )
     if isinstance(manager, RecordedManager):
-        file = RecordFile(Path(runtime.record_file), manager.stop_recording)
+        file = RecordFile(expand_user(Path(runtime.record_file), "runtime.record_file"), manager.stop_recording)
         manager.record(file.write, clock, {
             "host_blocks": setup.n_host_slots, "host_policy": host.policy, "has_disk": setup.has_disk,
             "disk_policy": disk.policy, "admission": disk.admission, "max_writes": setup.max_writes,
