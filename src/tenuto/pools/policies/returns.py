@@ -19,6 +19,7 @@ _MOST_USES = 255
 _MOST_OPEN = 256  # requests that may still add blocks
 _SHORT = 96  # uses within so many new blocks, or a 64th of the slots, are one: a request touches its blocks repeatedly
 _MOST_CHOSEN = 4096  # victims at a time
+_MANY_SLOTS = 1 << 17
 _MOST_PENDING = 8192  # new blocks of long prompts that are booked together
 _LEAST_FIT = 1024  # new blocks between two fits, or an eighth of the slots
 
@@ -104,7 +105,7 @@ class Returns:
 
     def evict(self, n: int) -> list[int]:
         """See `Policy`."""
-        if n and self._clock - self._aged_at >= max(16, len(self._uses) >> 6):
+        if n and self._clock - self._aged_at >= max(16, len(self._uses) >> 8):
             self._age()
         if self._clock >= self._fit_at:
             self._model.fit(self._clock)
@@ -132,7 +133,8 @@ class Returns:
 
     def _choose(self, n: int) -> None:
         """The next victims: as many as wanted, in a large pool some more, since that costs little more."""
-        n = max(n, min(len(self._uses) >> 8, _MOST_CHOSEN))
+        if len(self._uses) >= _MANY_SLOTS:
+            n = max(n, min(len(self._uses) >> 8, _MOST_CHOSEN))
         chosen: list[Slots] = []
         score = self._model.scores.__getitem__
         n_more = n
