@@ -11,7 +11,7 @@ from tenuto.errors import Cause, ConfigError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.plugins import load, methods_of
-from tenuto.pools import Policy
+from tenuto.pools import LRU, Policy
 from tenuto.testing.blocks import fill_extent, make_blocks
 from tenuto.testing.policy_contract import PolicyContract
 from tenuto.testing.store_contract import StoreContract
@@ -154,7 +154,7 @@ def test_a_store_that_lies_is_found_out_and_one_that_refuses_is_a_tier_that_is_o
 
 @pytest.mark.unit
 def test_a_cache_goes_by_a_policy_of_others():
-    with opened(policy=load("fifo_policy:Fifo", "policy", Policy)()) as cache:
+    with opened(policy="fifo_policy:Fifo") as cache:
         assert LAYOUT.n_blocks == 8
         for number in range(1, 5):
             store(cache, prompt(number))
@@ -178,3 +178,15 @@ def test_an_engines_worker_takes_a_store_of_others_and_gives_it_up(tmp_path):
         assert (shake.recovered, shake.peers) == ([], {})
         worker.shutdown()
     assert len(list(tmp_path.glob("root/*/*/rank-0/extents.sqlite"))) == 1
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("policy", "why"), [
+    ("fifi", "policy: no policy is named 'fifi'; give one of "), ("fifo_policy:Fifi", "has no Fifi"),
+    (7, "policy: 7 is no policy"), (LRU, "is no policy; give an object"),
+])  # fmt: skip
+def test_what_is_no_policy_is_refused_by_one_line(policy, why):
+    with pytest.raises(ConfigError) as refused:
+        opened(policy=policy)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -54,7 +54,7 @@ def test_a_replay_notices_another_decision(tmp_path):
     lines = path.read_text().splitlines()
     header = json.loads(lines[0])
     lines[0] = json.dumps(
-        {"tenuto_recording": 1} | header | {"host_policy": "lru", "disk_policy": "lru"}, separators=(",", ":")
+        {"tenuto_recording": 1} | header | {"host_policy": "tinylfu", "disk_policy": "tinylfu"}, separators=(",", ":")
     )
     path.write_text("\n".join(lines) + "\n")
     assert replay(path).n_differences > 0

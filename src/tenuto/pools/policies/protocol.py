@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tenuto.tokens import BlockHash, BlockKey
 
 Slots = npt.NDArray[np.int32]
+"""Slot numbers, in one dimension."""
 Where = Mapping[BlockHash, int]
 """The slot of each block that can be matched now: where a block's parent lies."""
 
