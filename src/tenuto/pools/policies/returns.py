@@ -38,7 +38,7 @@ class _Request:
 
 
 class Returns:
-    """Leaf before parent; among leaves the lowest expected hits per slot and time, learnt by `ReuseModel`.
+    """Leaf before parent; among leaves the lowest expected hits per slot and time, learnt from blocks that came back.
 
     A block's class is what a cache can see of its request: how often the block was used, how many blocks the
     request added
