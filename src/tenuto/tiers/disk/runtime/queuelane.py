@@ -81,11 +81,12 @@ class QueueLane:
         self._tokens = itertools.count(WOKEN + 1)
         self._n_reads = self._n_read_bytes = self._n_writes = 0
         self._is_closed = self._is_ending = False
+        self._has_writer = True
         self._reapers: list[threading.Thread] = []
         self._n_reapers = 0
         with ExitStack() as undo:  # where the system gives no further thread
             undo.callback(queue.close)
-            self._writer = IoThreads(1, f"{name}-write")
+            self._writer = IoThreads(1, f"{name}-write", self._writer_ended)
             undo.pop_all()
             undo.callback(self.close)
             for number in range(n_threads):
@@ -99,9 +100,13 @@ class QueueLane:
         """See `Lane`."""
         flights = [_flight(item, piece, is_write=False) for item, piece in moves]
         with self._lock:
-            self._waiting.extend(flights)
+            is_open = not self._is_ending
+            if is_open:
+                self._waiting.extend(flights)
             begun = self._next()
         self._begin(begun)
+        if not is_open:
+            self._refuse(flights)
 
     def put(self, jobs: Sequence[Job]) -> None:
         """See `Lane`."""
@@ -111,8 +116,13 @@ class QueueLane:
         """See `Lane`."""
         with self._lock:
             self._room.wait_for(lambda: self._n_writes < _MOST_WRITES and not self._waiting)
-            self._n_writes += 1
-        self._begin([_flight(item, piece, is_write=True)])
+            is_open = not self._is_ending
+            self._n_writes += is_open
+        flights = [_flight(item, piece, is_write=True)]
+        if is_open:
+            self._begin(flights)
+        else:
+            self._refuse(flights)
 
     def close(self) -> None:
         """See `Lane`."""
@@ -167,6 +177,7 @@ class QueueLane:
                 for flight, _ in failed:
                     self._uncount(flight)
                 flights = self._next()
+                self._end_if_idle()
             for flight, error in failed:
                 self._end(flight, error)
 
@@ -208,7 +219,7 @@ class QueueLane:
         with self._lock:
             self._n_reapers -= 1
             if self._n_reapers:
-                self._wake()
+                _wake(self.queue)
             else:
                 self.queue.close()
 
@@ -227,8 +238,7 @@ class QueueLane:
                 else:
                     (rest if flight.is_write else begun).append(flight)
             begun += self._next()
-            if self._is_closed:
-                self._end_if_idle()
+            self._end_if_idle()
         self._begin(begun)
         self._begin(rest)
         for flight, result in ended:
@@ -248,13 +258,25 @@ class QueueLane:
 
     def _end_if_idle(self) -> None:
         """The lock is held. What hangs keeps its queue, and the threads that wait for its end."""
-        if not (self._n_reads or self._n_writes or self._waiting or self._writer.is_alive()):
+        is_busy = self._n_reads or self._n_writes or self._waiting or self._has_writer
+        if self._is_closed and not self._is_ending and not is_busy:
             self._is_ending = True
-            self._wake()
+            _wake(self.queue)
 
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):  # as many events are there as may be: who waits is awake
-            self.queue.wake()
+    def _writer_ended(self) -> None:
+        with self._lock:
+            self._has_writer = False
+            self._end_if_idle()
+
+    def _refuse(self, flights: Sequence[_Flight]) -> None:
+        """They came after the end, from a disk of the stripe that hung till now."""
+        for flight in flights:
+            self._end(flight, StoreError(Cause.MISSING, f"{flight.file.name}: its folder is closed"))
+
+
+def _wake(queue: Queue) -> None:
+    with suppress(BlockingIOError):  # as many events are there as may be: who waits is awake
+        queue.wake()
 
 
 def _flight(item: Item, piece: Piece, *, is_write: bool) -> _Flight:
