@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -36,6 +37,7 @@ class CacheCore:
         self._identity = namespace
         self._namespace = namespace
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._is_closed = False
 
     @property
@@ -45,7 +47,9 @@ class CacheCore:
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """Hold the lock. Raises `StateError` when the cache is closed."""
+        """Hold the lock. Raises `StateError` when the cache is closed, and in a process that was forked off."""
+        if os.getpid() != self._pid:  # it has neither our threads nor our host memory, and perhaps the lock for ever
+            raise StateError("the cache was opened by another process, from which this one was forked; open one here")
         with self._lock:
             if self._is_closed:
                 raise StateError("the cache is closed")
@@ -107,7 +111,9 @@ class CacheCore:
             self.below.reset(self._namespace.digest, epoch)
 
     def close(self) -> None:
-        """Write what is pending, up to the deadline, and end. Again: nothing."""
+        """Write what is pending, up to the deadline, and end. Again, or in a process that was forked off: nothing."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
