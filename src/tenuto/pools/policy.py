@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tenuto.errors import InvariantError
+
 Slots = npt.NDArray[np.int32]
 """Slot numbers, in one dimension."""
 
@@ -33,6 +35,16 @@ class Policy(Protocol):
     def evict(self, n: int) -> list[int]:
         """Up to `n` victims, in order; they count as leased from now on."""
         ...
+
+
+def victims_of(policy: Policy, n: int, states: npt.NDArray[np.uint8], leases: npt.NDArray[np.int32]) -> list[int]:
+    """`n` slots that a policy chose. Raises `InvariantError` for others than cached ones: two would write one slot."""
+    victims = policy.evict(n)
+    array = np.array(victims, np.int32)
+    is_each_one = len(victims) == len(set(victims)) == n and bool(((array >= 0) & (array < len(states))).all())
+    if not is_each_one or not states[array].all() or leases[array].any():
+        raise InvariantError(f"{type(policy).__name__} was to choose {n} cached slots, and chose {victims[:8]}")
+    return victims
 
 
 class LRU:
