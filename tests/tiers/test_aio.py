@@ -165,6 +165,48 @@ def test_commands_that_are_taken_in_part_are_all_queued_once(opened, most):
     assert sorted(kernel.commands) == [("read", chunk * UNIT) for chunk in range(8)]
 
 
+def test_reads_that_have_no_room_wait_for_the_end_of_others_and_ask_no_more(opened):
+    kernel = Kernel()
+    bench = opened(kernel)
+    kernel.gate.clear()
+    first = bench.runtime.submit([bench.request(Op.READ, 0)])
+    kernel.refuse = dict.fromkeys(range(1, 100), errno.EAGAIN)
+    others = bench.runtime.submit([bench.request(Op.READ, chunk) for chunk in range(1, 8)])
+    assert kernel.n_submits == 2
+    kernel.refuse = {}
+    kernel.open_gate()
+    assert bench.runtime.wait(first, 30) + bench.runtime.wait(others, 30) == (Done(UNIT),) * 8
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_reads_of_more_files_than_may_be_open_take_turns(tmp_path, monkeypatch, number):
+    runtime = open_runtime(f"file://{tmp_path}")
+    bench = Bench(runtime)
+    names = [f"folder/{at}" for at in range(40)]
+    for name in names:
+        runtime.reserve(name, UNIT)
+    files = runtime.open_batch(names)
+    descriptors = runtime.devices[0].descriptors
+    plain, n_open, lock = descriptors._open_file, [0], threading.Lock()
+
+    def opening(file):
+        with lock:
+            if n_open[0] == 4:
+                raise OSError(number, "no")
+            n_open[0] += 1
+        return plain(file)
+
+    def closing(_):
+        with lock:
+            n_open[0] -= 1
+
+    monkeypatch.setattr(descriptors, "_open_file", opening)
+    monkeypatch.setattr(descriptors, "_closing", closing)
+    requests = [bench.request(Op.READ, 0, file=file) for file in files for _ in range(3)]
+    assert set(move(runtime, requests)) == {Done(UNIT)}
+    runtime.close()
+
+
 def test_refusals_of_all_kinds_in_one_call(opened):
     kernel = Kernel({0: errno.EINVAL, 2: errno.EAGAIN, 5: errno.EINVAL, 6: errno.EAGAIN, 7: errno.EAGAIN}, most=3)
     bench = opened(kernel)

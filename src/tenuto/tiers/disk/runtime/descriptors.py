@@ -97,7 +97,7 @@ class Descriptors:
         try:
             return self._open_file(file)
         except OSError as error:
-            if error.errno != errno.EMFILE:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
         self._max_open = max(1, len(self._open) // 2)
         self._close(self._spare())
