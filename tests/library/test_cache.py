@@ -308,3 +308,17 @@ def test_a_salt_is_text(cache, salt):
         cache.match(prompt(1), salt)
     with cache.allocate() as blocks, pytest.raises(StateError, match="salt"):
         blocks.init_sequence(salt)
+
+
+def test_a_signal_that_closes_the_cache_inside_a_call_ends_the_call_instead_of_waiting_for_it(tmp_path, monkeypatch):
+    with opened(tmp_path) as cache:
+
+        def signalled(*_):
+            monkeypatch.undo()
+            cache.close()  # as a handler does, on the thread that it interrupts
+
+        monkeypatch.setattr(cache._core.below, "turn", signalled)
+        with pytest.raises(StateError, match="inside"):
+            store(cache, prompt(1))
+        store(cache, prompt(1))
+        assert n_found(cache, prompt(1)) == 2
