@@ -40,9 +40,12 @@ class Policy(Protocol):
 def victims_of(policy: Policy, n: int, states: npt.NDArray[np.uint8], leases: npt.NDArray[np.int32]) -> list[int]:
     """`n` slots that a policy chose. Raises `InvariantError` for others than cached ones: two would write one slot."""
     victims = policy.evict(n)
-    array = np.array(victims, np.int32)
-    is_each_one = len(victims) == len(set(victims)) == n and bool(((array >= 0) & (array < len(states))).all())
-    if not is_each_one or not states[array].all() or leases[array].any():
+    array = np.array(victims, np.int32).view(np.uint32)  # below 0 is out of range, too
+    try:
+        are_cached = bool(states.take(array).all()) and not leases.take(array).any()
+    except IndexError:
+        are_cached = False
+    if not (are_cached and len(victims) == len(set(victims)) == n):
         raise InvariantError(f"{type(policy).__name__} was to choose {n} cached slots, and chose {victims[:8]}")
     return victims
 
