@@ -38,6 +38,8 @@ nitpick_ignore_regex = [
 nitpick_ignore = [
     ("py:obj", "Device.mark"),
     ("py:obj", "PagedKV"),
+    ("py:class", "tenuto.library.core.CacheCore"),
+    ("py:class", "tenuto.library.sequence.TokenSequence"),
     ("py:class", "tenuto.memory.formats.KvFormat"),
     ("py:class", "tenuto.memory.mapping.Mapping"),
     ("py:class", "tenuto.memory.registration.Registrations"),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tenuto.library import Blocks, KVCache, Layout, WritableBlocks, open_cache
 
 __version__ = "0.1.0"
+"""Of this package."""
 
 __all__ = ["Blocks", "KVCache", "Layout", "WritableBlocks", "__version__", "open_cache"]
 

@@ -64,7 +64,7 @@ def test_releasing_nothing_costs_no_memory():
     cache(pool, [A])
     for _ in range(100):
         pool.match([]).release()
-    assert len(policy._queue) == 1
+    assert len(policy._queue._queue) == 1
 
 
 def test_the_queue_stays_bounded_however_often_blocks_are_used():
@@ -73,7 +73,7 @@ def test_the_queue_stays_bounded_however_often_blocks_are_used():
     cache(pool, [A, B, C])
     for _ in range(3000):
         pool.match(hashes([A, B, C])).release()
-    assert sum(len(slots) for slots, _ in policy._queue) <= 2 * 4 + 1024 + 3
+    assert sum(len(slots) for slots, _ in policy._queue._queue) <= 2 * 4 + 1024 + 3
     assert evicted(pool, 3) == [C, B, A]
 
 
@@ -140,7 +140,7 @@ def test_restored_blocks_are_in_their_slots_and_the_oldest_goes_first(pool):
     pool.restore([(5, A), (2, B), (7, C)])
     with pool.match(hashes([A, B, C])) as found:
         assert found.slots == [5, 2, 7]
-    fresh = Pool("fresh", 8)
+    fresh = Pool("fresh", 8, LRU())
     fresh.restore([(5, A), (2, B), (7, C)])
     assert evicted(fresh, 2) == [A, B]
 

@@ -92,7 +92,7 @@ class Blocks(_Held):
         return self._leases is None
 
     def view(self, block: int, layer: int, outer: int) -> Any:
-        """See `WritableBlocks.view`. The array is read-only; a torch tensor can't be, and must not be written."""
+        """As those of `WritableBlocks`. The array is read-only; a torch tensor can't be, and must not be written."""
         found: Any = super().view(block, layer, outer)
         if hasattr(found, "setflags"):
             found.setflags(write=False)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from tenuto.errors import InvariantError, StateError
 from tenuto.pools.index import HashIndex
 from tenuto.pools.lease import Lease, WritableLease
-from tenuto.pools.policy import LRU, Policy, Slots, victims_of
+from tenuto.pools.policies import Policy, Returns, Slots
+from tenuto.pools.policies.protocol import victims_of
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 from tenuto.tokens import BlockHash, BlockKey
 
@@ -65,7 +66,7 @@ class Pool:
     def __init__(self, name: str, n_slots: int = 0, policy: Policy | None = None) -> None:
         self.name = name
         self._lock = threading.Lock()
-        self._policy: Policy = policy or LRU()
+        self._policy: Policy = policy or Returns()
         self._states: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self._leases: npt.NDArray[np.int32] = np.zeros(0, np.int32)  # holders of each slot
         self._doomed: set[int] = set()  # invalidated while leased: reset at the last release
@@ -318,6 +319,7 @@ class Pool:
                 self._doomed.difference_update(doomed)
                 gone = np.array(doomed, np.int32)
                 self._move(gone, Trigger.INVALIDATE)
+                self._policy.forgotten(gone)
                 self._put_free(doomed)
                 idle = np.array([slot for slot in idle.tolist() if self._states[slot]], np.int32)
         self._cache(idle)
@@ -325,8 +327,7 @@ class Pool:
     def _cache(self, array: Slots) -> None:
         self._n_cached += len(array)
         slots: list[int] = array.tolist()
-        keys = self._keys
-        self._policy.cached(array, [keys[slot].hash for slot in slots])
+        self._policy.cached(array, [self._keys[slot] for slot in slots], self._slots)
 
     def _reset(self, array: Slots) -> None:
         """Give up unregistered slots, whatever their state."""
@@ -355,7 +356,7 @@ class Pool:
         leased = self._leases[array] > 0
         self._doomed.update(array[leased].tolist())
         idle = array[~leased]
-        self._policy.leased(idle)
+        self._policy.forgotten(idle)
         self._n_cached -= len(idle)
         self._move(idle, Trigger.INVALIDATE)
         self._put_free(idle.tolist())
