@@ -208,3 +208,25 @@ def test_check_finds_books_that_were_tampered_with(rule, tamper):
 def test_check_finds_nothing_wrong_with_honest_books():
     _tampered(lambda pool: None).check()
     assert np.count_nonzero(_tampered(lambda pool: None)._states) == 3
+
+
+@pytest.mark.parametrize("victims", [[], [0], [0, 1, 2], [0, 0], [0, 2], [0, 3], [-4, 1], [0, 4]], ids=str)
+def test_a_policy_that_lies_gives_nobodys_slot_away(victims):
+    """0 and 1 are cached, 2 is leased, 3 is free, 4 is none."""
+
+    class Liar(LRU):
+        def evict(self, n):
+            return victims
+
+    pool = Pool("p", 4, Liar())
+    cache(pool, [A, B])
+    held = hold(pool, [C])
+    with pytest.raises(InvariantError, match="Liar"):
+        pool.allocate(3)
+    assert [block.hash in pool for block in (A, B, C)] == [True] * 3
+    held.release()
+    pool.check()
+
+
+def test_fewer_than_no_slots_are_none(make_pool):
+    assert len(allocate(make_pool(4), -1)) == 0

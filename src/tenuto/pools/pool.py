@@ -14,6 +14,7 @@ from tenuto.errors import InvariantError, StateError
 from tenuto.pools.index import HashIndex
 from tenuto.pools.lease import Lease, WritableLease
 from tenuto.pools.policies import LRU, Policy, Slots
+from tenuto.pools.policies.protocol import victims_of
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 from tenuto.tokens import BlockHash, BlockKey
 
@@ -338,7 +339,7 @@ class Pool:
         self._put_free(array.tolist())
 
     def _evict(self, n: int) -> list[BlockKey]:
-        victims = self._policy.evict(n)
+        victims = victims_of(self._policy, n, self._states, self._leases)
         evicted = [self._keys[slot] for slot in victims]
         array = np.array(victims, np.int32)
         self._slots.remove(array, evicted)
@@ -362,7 +363,7 @@ class Pool:
         return keys
 
     def _pop_free(self, n: int) -> list[int]:
-        if n == 0:
+        if n <= 0:
             return []
         taken = self._free[-n:]
         del self._free[-n:]

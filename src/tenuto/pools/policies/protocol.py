@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tenuto.errors import InvariantError
 from tenuto.tokens import BlockHash, BlockKey
 
 Slots = npt.NDArray[np.int32]
@@ -44,6 +45,19 @@ class Policy(Protocol):
     def evict(self, n: int) -> list[int]:
         """Up to `n` victims, in order; fewer only when no more are cached. They have lost their content then."""
         ...
+
+
+def victims_of(policy: Policy, n: int, states: npt.NDArray[np.uint8], leases: npt.NDArray[np.int32]) -> list[int]:
+    """`n` slots that a policy chose. Raises `InvariantError` for others than cached ones: two would write one slot."""
+    victims = policy.evict(n)
+    array = np.array(victims, np.int32).view(np.uint32)  # below 0 is out of range, too
+    try:
+        are_cached = bool(states.take(array).all()) and not leases.take(array).any()
+    except IndexError:
+        are_cached = False
+    if not (are_cached and len(victims) == len(set(victims)) == n):
+        raise InvariantError(f"{type(policy).__name__} was to choose {n} cached slots, and chose {victims[:8]}")
+    return victims
 
 
 def parents_of(slots: Slots, keys: Sequence[BlockKey], where: Where) -> Slots:
