@@ -55,8 +55,8 @@ class Leader:
 
     def connect(self, workers: Mapping[int, Handshake]) -> None:
         """Take in what the workers have. Raises `ConfigError` when a rank differs from this side."""
-        if self.setup.shortage:
-            logger.warning("tenuto: %s", self.setup.shortage)
+        for line in filter(None, (self.setup.shortage, self.setup.held_back)):
+            logger.warning("tenuto: %s", line)
         shakes = list(workers.values())
         refuse_others(shakes, self.setup.layout.extent_bytes, self._namespace.digest)
         if self.manager.disk is not None and not shakes:
