@@ -36,6 +36,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"tenuto\.(.*\.)?_\w+"),
 ]
 nitpick_ignore = [
+    ("py:class", "Slots"),
     ("py:obj", "Device.mark"),
     ("py:obj", "PagedKV"),
     ("py:class", "tenuto.library.core.CacheCore"),

@@ -8,18 +8,20 @@ import torch
 
 from tenuto.config import load_config
 from tenuto.connectors.session import Setup, Worker
-from tenuto.errors import Cause, ConfigError
+from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.plugins import load, methods_of
-from tenuto.pools import Policy
+from tenuto.pools import LRU, Policy
 from tenuto.testing.blocks import NAMESPACE as STORED_AS
 from tenuto.testing.blocks import SMALL, fill_extent, make_blocks
 from tenuto.testing.memory_store import MemoryStore
 from tenuto.testing.policy_contract import PolicyContract
 from tenuto.testing.store_contract import Bench, StoreContract
+from tenuto.tiers.disk.foreign import ForeignStore
+from tenuto.tiers.disk.instance import claim
 from tenuto.tiers.disk.opening import load_store, open_tier
-from tenuto.tiers.store import SlotIO, Store
+from tenuto.tiers.store import Capacity, SlotIO, Store
 from tests.library.library_rig import LAYOUT, n_found, opened, prompt, store
 from tests.session import session_rig
 from tests.tiers.disk_fixtures import LAYOUT as EXTENTS
@@ -229,7 +231,7 @@ def test_an_os_error_at_the_start_is_a_tier_that_is_off(tmp_path, monkeypatch, o
 
 @pytest.mark.unit
 def test_a_cache_goes_by_a_policy_of_others():
-    with opened(policy=load("fifo_policy:Fifo", "policy", Policy)()) as cache:
+    with opened(policy="fifo_policy:Fifo") as cache:
         assert LAYOUT.n_blocks == 8
         for number in range(1, 5):
             store(cache, prompt(number))
@@ -253,3 +255,50 @@ def test_an_engines_worker_takes_a_store_of_others_and_gives_it_up(tmp_path):
         assert (shake.recovered, shake.peers) == ([], {})
         worker.shutdown()
     assert len(list(tmp_path.glob("root/*/*/rank-0/extents.sqlite"))) == 1
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("policy", "why"), [
+    ("fifi", "policy: no policy is named 'fifi'; give one of "), ("fifo_policy:Fifi", "has no Fifi"),
+    (7, "policy: 7 is no policy"), (LRU, "is no policy; give an object"),
+])  # fmt: skip
+def test_what_is_no_policy_is_refused_by_one_line(policy, why):
+    with pytest.raises(ConfigError) as refused:
+        opened(policy=policy)
+    assert why in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+class Moody:
+    """Its capacity is an error when it is told so."""
+
+    is_good = False
+    recovered = ()
+    n_closed = 0
+
+    def __init__(self, *_, **__):
+        pass
+
+    def capacity(self):
+        if self.is_good:
+            return Capacity(7, True)
+        raise StoreError(Cause.IO_ERROR, "no")
+
+    def close(self):
+        Moody.n_closed += 1
+
+
+@pytest.mark.unit
+def test_a_store_of_others_that_can_not_tell_its_capacity_is_closed_at_opening_and_kept_later(tmp_path, monkeypatch):
+    codec = ExtentCodec(EXTENTS, NAMESPACE.digest)
+    monkeypatch.setattr(Moody, "n_closed", 0)
+    mine = claim(tmp_path, NAMESPACE, "engine", 0)
+    with pytest.raises(StoreError):
+        ForeignStore(mine, codec, Moody, 1)
+    assert Moody.n_closed == 1
+    monkeypatch.setattr(Moody, "is_good", True)
+    opened = ForeignStore(mine, codec, Moody, 1)
+    monkeypatch.setattr(Moody, "is_good", False)
+    assert opened.capacity() == Capacity(7, True)
+    opened.close()
+    assert Moody.n_closed == 2

@@ -56,10 +56,10 @@ def test_a_connectors_keys_go_before_the_file_they_name(file):
 
 
 def test_mistakes_of_all_sources_are_listed_with_file_and_line(file):
-    file.write_text(TEXT.replace("capacity", "capacty").replace("= 3", "= 300"))
+    file.write_text(TEXT.replace("capacity", "capacty").replace("= 3", "= 999"))
     assert refusal(load_settings, {"config": str(file), "modl": {}}) == [
         f"{file}:3: tiers.host.capacty: unknown setting; did you mean tiers.host.capacity?",
-        f"{file}:6: tiers.disk.io_threads: 300 is out of range; give 0 to 256",
+        f"{file}:6: tiers.disk.io_threads: 999 is out of range; give 0 to 256",
         "modl: unknown setting; did you mean model?",
     ]
 

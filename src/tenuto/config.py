@@ -56,6 +56,9 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     capacity: Size = "4 GiB"
     """Bytes of host memory per rank."""
+    policy: Name = "lru"
+    """Which block goes when it is full: "lru", "default" (learns which come back), "slru", "lineage", "priority",
+    "s3-fifo", "tinylfu", or a class of others, "module:Class"."""
 
 
 class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +83,11 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size of one pool file, at most a sixteenth of the capacity; files are added as they are needed."""
     poll_s: Seconds = 2.0
     """How often the blocks of other engines on this node are looked up; 0: only at start."""
+    policy: Name = "lru"
+    """Which block goes when it is full: the names of tiers.host.policy."""
+    admission: Name = "all"
+    """Which blocks are written: "all", "default" (all while there is room; when it is full, those seen before), or
+    "frequency" (those seen before)."""
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +143,8 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Port for Prometheus; the ranks of data parallelism take it and the next ones. 0: none."""
     trace_file: File = ""
     """Where each worker writes what took its time, for Perfetto: FILE-rank0.json and so on, when it ends; empty: no."""
+    record_file: File = ""
+    """Where the scheduler's side records what was asked and decided, for `tenuto simulate`; empty: no."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

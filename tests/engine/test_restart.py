@@ -20,7 +20,7 @@ def our_threads():
 def our_descriptors(root):
     """What is open of the disk tier, and shared memory of arenas."""
     targets = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    return [target for target in targets if str(root) in target or "tenuto" in target]
+    return [target for target in targets if str(root) in target or "memfd:tenuto-host" in target]
 
 
 def live(engine, is_first, expected):

@@ -1,5 +1,6 @@
 """Blocks that leave the device come back from the tiers below with every bit, or are misses."""
 
+import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -318,3 +319,66 @@ def test_a_disk_that_hangs_costs_one_wait_and_then_blocks(tmp_path, monkeypatch)
         cache.check()
         store(cache, prompt(50, 8))
         assert n_found(cache, prompt(50, 8)) == 8
+
+
+def test_a_store_that_is_interrupted_leaves_nothing_leased_and_nothing_on_its_way(tmp_path, monkeypatch):
+    with opened(tmp_path) as cache:
+        device = cache._core.below._movers._device
+
+        def interrupted(*_):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(device, "gather", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store(cache, prompt(1))
+        assert cache.flush(1.0)
+        assert cache.statistics()["device.leased"] == 0
+        cache.check()
+        store(cache, prompt(1))
+        store(cache, prompt(2, 8))
+        assert n_found(cache, prompt(1)) == 2
+
+
+def test_in_a_process_that_was_forked_off_a_cache_says_so_and_closes_nothing(tmp_path, monkeypatch):
+    with opened(tmp_path) as cache:
+        store(cache, prompt(1))
+        blocks = cache.allocate()
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            for call in (lambda: store(cache, prompt(2)), lambda: cache.match(prompt(1)), cache.flush, cache.reset):
+                with pytest.raises(StateError, match="forked"):
+                    call()
+            cache.close()
+        blocks.discard()
+        assert n_found(cache, prompt(1)) == 2
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_bytes_are_a_token_each(cache, kind):
+    tokens = list(b"\1\0\0\0\2\0\0\0")
+    store(cache, kind(tokens))
+    assert n_found(cache, tokens) == n_found(cache, kind(tokens)) == 2
+
+
+@pytest.mark.parametrize("salt", [None, 0, 7, b"a", "\ud800"])
+def test_a_salt_is_text(cache, salt):
+    store(cache, prompt(1))
+    with pytest.raises(StateError, match="salt"):
+        cache.match(prompt(1), salt)
+    with cache.allocate() as blocks, pytest.raises(StateError, match="salt"):
+        blocks.init_sequence(salt)
+
+
+def test_a_signal_that_closes_the_cache_inside_a_call_ends_the_call_instead_of_waiting_for_it(tmp_path, monkeypatch):
+    with opened(tmp_path) as cache:
+
+        def signalled(*_):
+            monkeypatch.undo()
+            cache.close()  # as a handler does, on the thread that it interrupts
+
+        monkeypatch.setattr(cache._core.below, "turn", signalled)
+        with pytest.raises(StateError, match="inside"):
+            store(cache, prompt(1))
+        store(cache, prompt(1))
+        assert n_found(cache, prompt(1)) == 2

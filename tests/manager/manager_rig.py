@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tenuto.errors import Cause
 from tenuto.manager import BlockManager, Cleared, Filled, Hit, Limits, Lookup, Onboard, Removed, Stored, TierKind
 from tenuto.memory.pages import PageRun
-from tenuto.pools import Pool
+from tenuto.pools import Pool, make_policy
 from tenuto.testing.simulation import SimulatedWorker
 from tenuto.tokens import HashChain
 from tenuto.transfers.plan import Transfer, TransferResult, merge_results
@@ -49,10 +49,15 @@ class Rig:
     """One engine's manager with everything beside it. Checks itself after every step."""
 
     def __init__(
-        self, n_host: int = 8, n_disk: int | None = None, limits: Limits | None = None, n_ranks: int = 1
+        self,
+        n_host: int = 8,
+        n_disk: int | None = None,
+        limits: Limits | None = None,
+        n_ranks: int = 1,
+        policy: str = "default",
     ) -> None:
-        disk = None if n_disk is None else Pool("disk", n_disk)
-        self.manager = BlockManager(Pool("host", n_host), disk, limits)
+        disk = None if n_disk is None else Pool("disk", n_disk, make_policy(policy, "policy"))
+        self.manager = BlockManager(Pool("host", n_host, make_policy(policy, "policy")), disk, limits)
         self.workers = [SimulatedWorker() for _ in range(n_ranks)]
         self.worker = self.workers[0]
         self.partial: dict[int, list[TransferResult]] = {}

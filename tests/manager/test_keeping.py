@@ -120,7 +120,7 @@ def test_a_failed_write_costs_its_block_on_disk_only(make_rig):
 
 
 def test_the_oldest_disk_blocks_make_room(make_rig):
-    rig = make_rig(n_host=16, n_disk=4)
+    rig = make_rig(n_host=16, n_disk=4, policy="lru")
     rig.keep(make_chain(2))
     rig.keep(make_chain(2, seed=1))
     rig.keep(make_chain(3, seed=2))

@@ -54,7 +54,7 @@ def test_a_hit_begins_where_it_was_asked_to(make_rig):
 
 
 def test_what_the_device_already_has_is_used_in_host_memory_too(make_rig):
-    rig, chain = make_rig(n_host=4), make_chain(2)
+    rig, chain = make_rig(n_host=4, policy="lru"), make_chain(2)
     rig.keep(chain)
     rig.keep(make_chain(2, seed=1))
     assert rig.lookup(chain, 2) == Miss()  # all of it is on the device

@@ -195,3 +195,21 @@ def test_evicted_disk_blocks_are_told_before_the_write(make_rig):
     assert rig.facts.believed[DISK] == set()
     rig.finish()
     assert {key.hash for key in rig.facts.believed[DISK]} == set(make_chain(2, seed=1).hashes)
+
+
+def test_what_waits_goes_before_what_comes(make_rig):
+    rig, chain, later = (
+        make_rig(n_host=16, n_disk=16, limits=Limits(max_writes=2)),
+        make_chain(4),
+        make_chain(2, seed=1),
+    )
+    _, write = rig.offload(chain)
+    rig.report()
+    rig.end(write)
+    (_,) = rig.offload(later)  # its writes wait, too
+    rig.report()
+    (write,) = rig.pump()
+    assert write.keys == (chain.key(2), chain.key(3))
+    rig.end(write)
+    (write,) = rig.pump()
+    assert write.keys == (later.key(0), later.key(1))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tenuto.pools import Pool
+from tenuto.pools import LRU, Pool
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def make_pool() -> Iterator[Callable[..., Pool]]:
     pools: list[Pool] = []
 
     def make(n_slots: int = 8, name: str = "test") -> Pool:
-        pools.append(Pool(name, n_slots))
+        pools.append(Pool(name, n_slots, LRU()))
         return pools[-1]
 
     yield make

@@ -219,3 +219,12 @@ def test_groups_are_registered_once_all_of_them_are_complete():
 def test_what_is_no_group_is_refused(make):
     with pytest.raises(ValueError, match=r"group|window"):
         make()
+
+
+@pytest.mark.parametrize("max_tokens", [0, -1, -5])
+def test_a_hit_of_no_tokens_is_none(max_tokens):
+    pools = GroupPools(HYBRID)
+    lease, hashes = filled(pools, list(range(12)))
+    pools.register(lease).release()
+    with pools.match(hashes, max_tokens) as hit:
+        assert (hit.n_tokens, set(map(len, hit.leases.values()))) == (0, {0})

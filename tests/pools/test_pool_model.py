@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tenuto.pools import Allocated, Full, Pool
+from tenuto.pools import LRU, Allocated, Full, Pool
 from tenuto.testing.blocks import make_keys
 
 pytestmark = pytest.mark.unit
@@ -23,7 +23,7 @@ class PoolModel(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pool = Pool("model", 6)
+        self.pool = Pool("model", 6, LRU())
         self.place: dict[bytes, int] = {}
         self.order: list[bytes] = []
         self.filling: list[tuple[object, list]] = []  # (lease, keys)

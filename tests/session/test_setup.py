@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tenuto.config import load_config
@@ -73,3 +74,14 @@ def test_host_memory_that_the_longest_prompt_does_not_fit_into_is_told_with_what
     assert short.shortage.startswith(f"host memory holds {6 * BLOCK} tokens, and a prompt of max_model_len")
     enough = short.shortage.split("tiers.host.capacity to ")[1].removesuffix(" or more")
     assert replace(setup_of(enough, "/x"), max_model_len=6 * BLOCK + 1).shortage == ""
+
+
+@pytest.mark.parametrize(("onboard", "disk", "is_async", "is_said"), [
+    ("auto", "/x", True, True), ("layered", "/x", True, True), ("async", "/x", True, False), ("auto", "", True, False),
+    ("auto", "/x", False, False),
+])  # fmt: skip
+def test_that_layers_can_not_come_from_disk_is_said(onboard, disk, is_async, is_said):
+    setup = replace(setup_of("64 MiB", disk), is_async_scheduled=is_async)
+    runtime = msgspec.structs.replace(setup.config.runtime, onboard=onboard)
+    setup = replace(setup, config=msgspec.structs.replace(setup.config, runtime=runtime))
+    assert ("--no-async-scheduling" in setup.held_back) == is_said == bool(setup.held_back)

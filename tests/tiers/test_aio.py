@@ -165,6 +165,48 @@ def test_commands_that_are_taken_in_part_are_all_queued_once(opened, most):
     assert sorted(kernel.commands) == [("read", chunk * UNIT) for chunk in range(8)]
 
 
+def test_reads_that_have_no_room_wait_for_the_end_of_others_and_ask_no_more(opened):
+    kernel = Kernel()
+    bench = opened(kernel)
+    kernel.gate.clear()
+    first = bench.runtime.submit([bench.request(Op.READ, 0)])
+    kernel.refuse = dict.fromkeys(range(1, 100), errno.EAGAIN)
+    others = bench.runtime.submit([bench.request(Op.READ, chunk) for chunk in range(1, 8)])
+    assert kernel.n_submits == 2
+    kernel.refuse = {}
+    kernel.open_gate()
+    assert bench.runtime.wait(first, 30) + bench.runtime.wait(others, 30) == (Done(UNIT),) * 8
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_reads_of_more_files_than_may_be_open_take_turns(tmp_path, monkeypatch, number):
+    runtime = open_runtime(f"file://{tmp_path}")
+    bench = Bench(runtime)
+    names = [f"folder/{at}" for at in range(40)]
+    for name in names:
+        runtime.reserve(name, UNIT)
+    files = runtime.open_batch(names)
+    descriptors = runtime.devices[0].descriptors
+    plain, n_open, lock = descriptors._open_file, [0], threading.Lock()
+
+    def opening(file):
+        with lock:
+            if n_open[0] == 4:
+                raise OSError(number, "no")
+            n_open[0] += 1
+        return plain(file)
+
+    def closing(_):
+        with lock:
+            n_open[0] -= 1
+
+    monkeypatch.setattr(descriptors, "_open_file", opening)
+    monkeypatch.setattr(descriptors, "_closing", closing)
+    requests = [bench.request(Op.READ, 0, file=file) for file in files for _ in range(3)]
+    assert set(move(runtime, requests)) == {Done(UNIT)}
+    runtime.close()
+
+
 def test_refusals_of_all_kinds_in_one_call(opened):
     kernel = Kernel({0: errno.EINVAL, 2: errno.EAGAIN, 5: errno.EINVAL, 6: errno.EAGAIN, 7: errno.EAGAIN}, most=3)
     bench = opened(kernel)
@@ -238,6 +280,99 @@ def test_closed_while_something_hangs_the_queue_stays_until_it_has_ended(opened,
     wait_until(lambda: kernel.n_destroyed == 1)
 
 
+@pytest.fixture
+def hurried(monkeypatch):
+    """Closing waits for next to nothing."""
+    for name in ("books._CLOSE_S", "queuelane._JOIN_S", "threads._JOIN_S"):
+        monkeypatch.setattr(f"tenuto.tiers.disk.runtime.{name}", 0.01)
+
+
+@pytest.mark.parametrize(("op", "n"), [(Op.WRITE, 40), (Op.READ, 100)])
+def test_what_waits_behind_what_hangs_ends_after_closing_and_so_does_the_queue(opened, hurried, op, n):
+    kernel = Kernel()
+    bench = opened(kernel)
+    kernel.gate.clear()
+    submission = bench.runtime.submit([bench.request(op, 0) for _ in range(n)])
+    bench.runtime.close()
+    kernel.open_gate()
+    gone = Failed(Cause.MISSING, "folder/file: its folder is closed")
+    assert set(bench.runtime.wait(submission, 30)) == {Done(UNIT), gone}
+    wait_until(lambda: kernel.n_destroyed == 1)
+
+
+def test_a_queue_closes_though_the_thread_for_writes_ends_last(opened, hurried):
+    kernel = Kernel()
+    bench = opened(kernel)
+    go, submit = threading.Event(), kernel._submit
+
+    def slow(*args):
+        taken = submit(*args)
+        if threading.current_thread().name.endswith("-write-0"):
+            go.wait(30)
+        return taken
+
+    kernel._submit = slow
+    assert bench.moved([bench.request(Op.WRITE, 0)]) == [Done(UNIT)]
+    bench.runtime.close()
+    assert kernel.n_destroyed == 0
+    go.set()
+    wait_until(lambda: kernel.n_destroyed == 1)
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_a_write_that_reaches_its_other_disks_after_closing_has_failed(tmp_path, hurried, monkeypatch, is_queued):
+    monkeypatch.setattr("tenuto.tiers.disk.runtime.threads._JOIN_S", 0.1)  # the idle ones end
+    if not is_queued:
+        monkeypatch.setattr(aio, "_system_call", lambda: lambda *_: -errno.ENOSYS)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    runtime = open_runtime(f"striped://{tmp_path}/a,{tmp_path}/b", RuntimeSettings(stripe_bytes=UNIT))
+    bench = Bench(runtime)
+    go, begun = threading.Event(), threading.Event()
+    submission = runtime.submit([bench.request(Op.WRITE, 0, 4, work=lambda: (begun.set(), go.wait(30)))])
+    assert begun.wait(30)
+    runtime.close()
+    go.set()
+    assert runtime.wait(submission, 30) == (Failed(Cause.MISSING, "folder/file: its folder is closed"),)
+
+
+def test_a_file_whose_closing_tells_of_an_error_costs_nobody_a_block(opened, monkeypatch):
+    """As on NFS and FUSE."""
+    kernel = Kernel()
+    bench = opened(kernel)
+    kernel.gate.clear()
+    submission = bench.runtime.submit([bench.request(Op.READ, chunk) for chunk in range(4)])
+    bench.runtime.close_batch([bench.file])
+    plain = os.close
+
+    def close(fd):
+        is_ours = str(Path(f"/proc/self/fd/{fd}").readlink()).endswith("folder/file")
+        plain(fd)
+        if is_ours:
+            raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(os, "close", close)
+    kernel.open_gate()
+    assert bench.runtime.wait(submission, 30) == (Done(UNIT),) * 4
+
+
+@pytest.mark.parametrize("number", [SUBMIT, GET])
+@pytest.mark.parametrize("result", [0, -errno.EPERM])
+def test_where_commands_never_end_threads_move_bytes(tmp_path, monkeypatch, number, result):
+    """Rules may forbid some of the calls alone."""
+    monkeypatch.setattr(aio, "_TRIAL_S", 0.01)
+    kernel = Kernel()
+    monkeypatch.setattr(
+        aio, "_system_call", lambda: lambda call, *args: result if call == number else kernel(call, *args)
+    )
+    runtime = open_runtime(f"file://{tmp_path}")
+    assert not runtime.caps.is_queued
+    assert kernel.n_destroyed == 1
+    bench = Bench(runtime)
+    assert bench.moved([bench.request(Op.READ, 0)]) == [Done(UNIT)]
+    runtime.close()
+
+
 def test_closing_ends_the_threads_and_gives_the_queue_back(opened):
     kernel = Kernel()
     n_fds = len(list(Path("/proc/self/fd").iterdir()))
@@ -246,7 +381,7 @@ def test_closing_ends_the_threads_and_gives_the_queue_back(opened):
     assert len(names) == 4  # and one for writes
     bench.runtime.close()
     assert kernel.n_destroyed == 1
-    assert not [thread for thread in threading.enumerate() if thread.name in names]
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name in names])
     assert len(list(Path("/proc/self/fd").iterdir())) == n_fds
 
 

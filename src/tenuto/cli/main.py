@@ -19,6 +19,7 @@ from tenuto.cli.demo import command as demo
 from tenuto.cli.doctor import command as doctor
 from tenuto.cli.inspect import command as inspect
 from tenuto.cli.serve import command as serve
+from tenuto.cli.simulate import command as simulate
 from tenuto.cli.trace import command as trace
 from tenuto.errors import TenutoError
 
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     inspect.add_parser(commands)
     doctor.add_parser(commands)
     trace.add_parser(commands)
+    simulate.add_parser(commands)
     for command in commands.choices.values():
         command.set_defaults(parser=command)
     return parser

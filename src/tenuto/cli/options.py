@@ -23,6 +23,7 @@ SHORT = {
     "tiers.host.capacity": "--host-memory",
     "tiers.disk.path": "--disk",
     "tiers.disk.capacity": "--disk-capacity",
+    "runtime.record_file": "--record",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -36,6 +37,8 @@ class CacheCore:
         self._identity = namespace
         self._namespace = namespace
         self._lock = threading.Lock()
+        self._holder = 0  # the thread whose turn it is
+        self._pid = os.getpid()
         self._is_closed = False
 
     @property
@@ -45,11 +48,24 @@ class CacheCore:
 
     @contextmanager
     def turn(self) -> Generator[None]:
-        """Hold the lock. Raises `StateError` when the cache is closed."""
-        with self._lock:
+        """Hold the lock. Raises `StateError` when the cache is closed, and in a process that was forked off."""
+        if os.getpid() != self._pid:  # it has neither our threads nor our host memory, and perhaps the lock for ever
+            raise StateError("the cache was opened by another process, from which this one was forked; open one here")
+        with self._held():
             if self._is_closed:
                 raise StateError("the cache is closed")
             yield
+
+    @contextmanager
+    def _held(self) -> Generator[None]:
+        if self._holder == threading.get_ident():  # it would wait for itself
+            raise StateError("the cache is called inside one of its own calls, as by a handler of a signal")
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = 0
 
     def allocate(self, n_blocks: int, timeout_s: float) -> WritableLease:
         """Empty slots. Raises `FullError` when they can't be had in time."""
@@ -108,8 +124,10 @@ class CacheCore:
             self.below.reset(self._namespace.digest, epoch)
 
     def close(self) -> None:
-        """Write what is pending, up to the deadline, and end. Again: nothing."""
-        with self._lock:
+        """Write what is pending, up to the deadline, and end. Again, or in a process that was forked off: nothing."""
+        if os.getpid() != self._pid:
+            return
+        with self._held():
             if not self._is_closed:
                 self._is_closed = True
                 self.below.close(self.runtime.shutdown_timeout_s)

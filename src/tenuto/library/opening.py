@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -13,14 +14,15 @@ from tenuto.library.below import TiersBelow
 from tenuto.library.cache import KVCache
 from tenuto.library.configuration import library_config
 from tenuto.library.core import CacheCore
-from tenuto.manager import BlockManager, Limits
+from tenuto.manager import BlockManager, Limits, make_admission
 from tenuto.memory.allocators import Allocator, allocator_of
 from tenuto.memory.arena import HostArena
 from tenuto.memory.blocklayout import Layout
 from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import ExtentLayout
-from tenuto.pools import Policy, Pool
+from tenuto.plugins import methods_of
+from tenuto.pools import Policy, Pool, make_policy
 from tenuto.tiers.disk.opening import open_tier
 from tenuto.tiers.sizes import N_BOUNCE, host_slots, max_writes
 from tenuto.tokens import Namespace
@@ -40,7 +42,7 @@ def open_cache(
     buffer: Any = None,
     allocator: str | Allocator | None = None,
     settings: Mapping[str, Any] | None = None,
-    policy: Policy | None = None,
+    policy: str | Policy | None = None,
 ) -> KVCache:
     """Device blocks of `layout`, in `buffer` or in memory of an `allocator`, with host memory and a disk below them.
 
@@ -49,7 +51,7 @@ def open_cache(
     cache. `allocator`, where there is no `buffer`: "heap" (also with None), "shared", "pinned", "device", or your own.
     `settings`: as everywhere, nested or with dotted names: ``{"tiers.host.capacity": "1 GiB", "tiers.disk.path":
     "/var/cache/tenuto"}``; without a path there is no disk, and what only an engine uses is refused. `policy` chooses
-    which device block goes first; None: the one used longest ago.
+    which device block goes first: an object, or a name as of `tiers.host.policy`; None: the one used longest ago.
 
     Raises `ConfigError`, one line for each setting that is wrong or can't be had here.
     """
@@ -57,21 +59,28 @@ def open_cache(
     if not (model and model.isprintable() and model == model.strip()):
         raise ConfigError(f"model: {model!r} is no name; give printable text that neither starts nor ends with a space")
     extent = layout.extent()
-    host_slots(
-        config, extent.extent_bytes, "smaller page_tokens of the layout"
-    )  # what is wrong is told before memory is taken
+    # What is wrong is told before memory is taken.
+    host_slots(config, extent.extent_bytes, "smaller page_tokens of the layout")
     if buffer is None:
         buffer = allocator_of("heap" if allocator is None else allocator).allocate(layout.buffer_bytes)
     elif allocator is not None:
         raise ConfigError("allocator: there is a buffer already; give one of the two")
     memory = BlockMemory(layout, buffer)
     namespace = _namespace(layout, extent, model)
-    pool = Pool("device", layout.n_blocks, policy)
+    pool = Pool("device", layout.n_blocks, _policy_of(policy))
     driver = _driver_of(memory)
     with _context_of(memory), ExitStack() as undo:
         below = _open_below(config, pool, memory, namespace, driver, undo)
         undo.pop_all()
     return KVCache(CacheCore(memory, pool, below, namespace, config.runtime))
+
+
+def _policy_of(given: str | Policy | None) -> Policy | None:
+    if isinstance(given, str):
+        return make_policy(given, "policy")
+    if given is not None and (inspect.isclass(given) or not all(hasattr(given, name) for name in methods_of(Policy))):
+        raise ConfigError(f'policy: {given!r} is no policy; give an object of one, or a name such as "module:Class"')
+    return given
 
 
 def _namespace(layout: Layout, extent: ExtentLayout, model: str) -> Namespace:
@@ -101,8 +110,13 @@ def _open_below(
     n_writes = max_writes(config, extent_bytes)
     engine = TransferEngine(movers, load_timeout_s=config.runtime.load_timeout_s, max_queued_stores=4 * n_writes)
     undo.callback(engine.close)
-    disk = None if store is None else Pool("disk")
-    manager = BlockManager(Pool("host", n_host), disk, Limits(max_writes=n_writes), block_bytes=extent_bytes)
+    tiers = config.tiers
+    disk = None if store is None else Pool("disk", policy=make_policy(tiers.disk.policy, "tiers.disk.policy"))
+    host = Pool("host", n_host, make_policy(tiers.host.policy, "tiers.host.policy"))
+    manager = BlockManager(
+        host, disk, Limits(max_writes=n_writes), block_bytes=extent_bytes,
+        admission=make_admission(tiers.disk.admission, "tiers.disk.admission"),
+    )  # fmt: skip
     return TiersBelow(pool, manager, engine, movers, arena, store, config.runtime, config.tiers.disk.poll_s)
 
 

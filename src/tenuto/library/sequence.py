@@ -23,6 +23,8 @@ class TokenSequence:
     def append(self, token_ids: Sequence[int]) -> None:
         """Append token ids. Raises `StateError`, with none appended, for what is none (0 to 2³² - 1)."""
         try:
+            if isinstance(token_ids, bytes | bytearray):  # an array takes them as memory
+                token_ids = list(token_ids)
             self.chain.append(token_ids)
         except (OverflowError, TypeError) as error:
             raise StateError(f"tokens are whole numbers from 0 to {2**32 - 1} ({error})") from None
@@ -35,5 +37,18 @@ class TokenSequence:
 
 
 def extra_of(salt: str | ExtraKeys) -> ExtraKeys:
-    """The extra keys that a salt stands for."""
-    return salt if isinstance(salt, ExtraKeys) else ExtraKeys(salt=salt)
+    """The extra keys that a salt stands for. Raises `StateError` for what is no text."""
+    if isinstance(salt, ExtraKeys):
+        return salt
+    if not isinstance(salt, str) or not _is_text(salt):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise StateError(f"{salt!r} is no salt; give text, or ExtraKeys")
+    return ExtraKeys(salt=salt)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it has UTF-8: half of a surrogate pair has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

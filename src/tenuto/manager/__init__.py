@@ -4,6 +4,7 @@ Takes block hashes, device places and transfer results. Gives transfers (data, n
 Never: touches torch, files, clocks or threads; so one core serves engines, tests and a simulator.
 """
 
+from tenuto.manager.admission import ADMISSIONS, Admission, make_admission
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.gate import Choice, ComputeCost, LoadCost, Offer, choose, choose_form, in_time, n_leaving, n_pairs
@@ -13,6 +14,8 @@ from tenuto.manager.rates import LoadRates, StepRates
 from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending, Span
 
 __all__ = [
+    "ADMISSIONS",
+    "Admission",
     "BlockManager",
     "BlockSet",
     "Choice",
@@ -38,6 +41,7 @@ __all__ = [
     "choose",
     "choose_form",
     "in_time",
+    "make_admission",
     "n_leaving",
     "n_pairs",
 ]

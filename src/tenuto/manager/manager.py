@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tenuto.errors import InvariantError
+from tenuto.manager.admission import Admission
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.figures import Gauges, record_result
@@ -28,18 +29,16 @@ class BlockManager:
 
     def __init__(
         self, host: Pool, disk: Pool | None = None, limits: Limits | None = None,
-        recorder: Recorder | None = None, block_bytes: int = 0,
+        recorder: Recorder | None = None, block_bytes: int = 0, admission: Admission | None = None,
     ) -> None:  # fmt: skip
         self.host = host
         self.disk = disk
         self.peers = BlockSet()
         self.recorder = recorder or Recorder()
-        self.flights = Flights()
-        """What is on its way."""
+        self.flights = Flights()  # what is on its way
         self._finder = Finder(host, disk, self.peers, self.flights.arriving)
-        self._writes: WriteThrough | None = None
-        if disk is not None:
-            self._writes = WriteThrough(host, disk, limits or Limits(), self.flights.arriving, self.recorder)
+        made = (limits, self.flights.arriving, self.recorder, admission)
+        self._writes = None if disk is None else WriteThrough(host, disk, *made)
         self._open_hits: set[int] = set()
         self._facts: list[Fact] = []
         self._pools = [host] if disk is None else [host, disk]
@@ -80,16 +79,16 @@ class BlockManager:
         A block that is in host memory, or on its way there, is not staged again.
         """
         wanted: dict[BlockHash, tuple[HashChain, int, PageRun]] = {}
-        here: dict[BlockHash, None] = {}  # each once, whoever has filled it too: a lease holds a slot once
+        here: dict[BlockHash, BlockKey] = {}  # each once, whoever has filled it too: a lease holds a slot once
         for chain, start, pages in filled:
             for index, run in enumerate(pages, start):
                 block = chain.hashes[index]
                 if block in self.host:
-                    here[block] = None
-                    if self._writes is not None:
-                        self._writes.queue(chain.key(index))
+                    here[block] = chain.key(index)
                 elif block not in self.flights.arriving:
                     wanted.setdefault(block, (chain, index, run))
+        if self._writes is not None:
+            self._writes.queue(list(here.values()))
         with self.host.match(list(here)):  # not evicted to make room for what comes behind them
             lease = self._allocate_host(len(wanted))
         staged = list(wanted.values())[: len(lease)]
@@ -156,11 +155,13 @@ class BlockManager:
         if self._writes is not None:
             self._finder.uses_disk, self._writes.is_enabled = read, write
 
-    def restore_disk(self, entries: Sequence[tuple[int, BlockKey]]) -> None:
-        """These blocks were found in our disk slots on every rank, oldest first."""
-        assert self.disk is not None
-        self.disk.restore(entries)
-        self._tell(Stored, TierKind.DISK, [key for _, key in entries])
+    def restore_disk(self, entries: Sequence[tuple[int, BlockKey]], volume: str = "") -> None:
+        """Blocks found on every rank, oldest first: in our disk slots, or on `volume`, which is another engine's."""
+        if volume:
+            self.peers.add(volume, entries)
+        elif self.disk is not None:
+            self.disk.restore(entries)
+            self._tell(Stored, TierKind.DISK, [key for _, key in entries])
 
     def reset(self) -> None:
         """Forget every block; what is on its way is dropped when it arrives."""

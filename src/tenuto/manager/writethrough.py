@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from tenuto.manager.admission import Admission, AdmitAll
 from tenuto.manager.results import Limits
 from tenuto.metrics import SKIPPED_BLOCKS, Recorder
 from tenuto.pools import Full, Lease, Pool, WritableLease
@@ -31,13 +32,15 @@ class WriteThrough:
     """Chooses writes; the manager makes transfers of them and tells when they have ended."""
 
     def __init__(
-        self, host: Pool, disk: Pool, limits: Limits, arriving: Container[BlockHash], recorder: Recorder
-    ) -> None:
+        self, host: Pool, disk: Pool, limits: Limits | None, arriving: Container[BlockHash], recorder: Recorder,
+        admission: Admission | None,
+    ) -> None:  # fmt: skip
         self._host = host
         self._arriving = arriving  # on their way into host memory: the manager's own record
         self._disk = disk
-        self._limits = limits
+        self._limits = limits or Limits()
         self._recorder = recorder
+        self._admission = admission or AdmitAll()
         self._writing: set[BlockHash] = set()
         self._backlog: dict[BlockHash, BlockKey] = {}  # in order
         self.is_enabled = True
@@ -50,21 +53,38 @@ class WriteThrough:
         return len(self._backlog)
 
     def admit(self, keys: Sequence[BlockKey], host_slots: Sequence[int]) -> PlannedWrite | None:
-        """Write these blocks, which are being staged, right behind the stage; what has no room now waits."""
+        """Write these blocks, which are being staged, right behind the stage; what has no room now waits.
+
+        What waits goes first.
+        """
         if not self.is_enabled:
             self._recorder.add(SKIPPED_BLOCKS, len(keys), "disk_off")
             return None
-        todo = [i for i, key in enumerate(keys) if not self._is_there(key)]
-        now = todo[: max(self._room(), 0)]
+        todo = self._worthy(keys)
+        now = todo[: max(self._room() - len(self._backlog), 0)]
         write = self._plan([keys[i] for i in now], [host_slots[i] for i in now])
         for i in todo[len(write.keys) if write else 0 :]:
-            self.queue(keys[i])
+            self._wait(keys[i])
         return write
 
-    def queue(self, key: BlockKey) -> None:
-        """Write a block that is in host memory when there is room, unless it is on disk already."""
-        if not self.is_enabled or self._is_there(key):
-            return
+    def queue(self, keys: Sequence[BlockKey]) -> None:
+        """Write blocks that are in host memory when there is room, unless they are on disk already."""
+        if self.is_enabled:
+            for i in self._worthy(keys):
+                self._wait(keys[i])
+
+    def _worthy(self, keys: Sequence[BlockKey]) -> list[int]:
+        """Indices of the blocks that are not on disk, nor on their way there, and worth the write."""
+        todo = [i for i, key in enumerate(keys) if not self._is_there(key)]
+        if not todo:
+            return todo
+        is_free = self.is_growing or self._disk.statistics().free >= len(self._backlog) + len(todo)
+        mask = self._admission.admit([keys[i] for i in todo], is_free=is_free)
+        worthy = [i for i, is_worthy in zip(todo, mask.tolist(), strict=True) if is_worthy]
+        self._recorder.add(SKIPPED_BLOCKS, len(todo) - len(worthy), "not_admitted")
+        return worthy
+
+    def _wait(self, key: BlockKey) -> None:
         if len(self._backlog) >= self._limits.max_backlog:
             self._recorder.add(SKIPPED_BLOCKS, 1, "backlog_full")
             return
@@ -98,7 +118,7 @@ class WriteThrough:
         self._backlog.clear()
 
     def _is_there(self, key: BlockKey) -> bool:
-        return key.hash in self._disk or key.hash in self._writing
+        return key.hash in self._disk or key.hash in self._writing or key.hash in self._backlog
 
     def _room(self) -> int:
         return self._limits.max_writes - len(self._writing)

@@ -32,7 +32,7 @@ class Heap:
 
 
 class Shared:
-    """Memory that another process can map: `fd` of what was allocated last, its owner's to close."""
+    """Memory that another process can map, by `fd` of what was allocated last, which is open as long as this object."""
 
     fd: int | None = None
 
@@ -48,8 +48,17 @@ class Shared:
                 raise
         except (OSError, ValueError, OverflowError) as error:
             raise _refused("shared", size_bytes, str(error)) from None
+        self._close()
         self.fd = fd
         return found
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
 
 
 class Pinned:

@@ -6,12 +6,13 @@ Never: knows what a slot's bytes are or where they lie; touches torch, files or 
 """
 
 from tenuto.pools.lease import Lease, WritableLease
-from tenuto.pools.policy import LRU, Policy, Slots
+from tenuto.pools.policies import LRU, POLICIES, Policy, Slots, make_policy
 from tenuto.pools.pool import Allocated, Full, Pool, PoolStatistics, Registered
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 
 __all__ = [
     "LRU",
+    "POLICIES",
     "TRANSITIONS",
     "Allocated",
     "Full",
@@ -24,4 +25,5 @@ __all__ = [
     "Slots",
     "Trigger",
     "WritableLease",
+    "make_policy",
 ]

@@ -202,7 +202,7 @@ class GroupPools:
     def _longest(self, hashes: GroupHashes, max_tokens: int | None) -> int:
         """Each look at a block is made once; the length only falls until no group lowers it further."""
         lengths = [len(hashes[name]) * group.block_tokens for name, group in self.groups.items()]
-        n_tokens = min(lengths if max_tokens is None else [*lengths, max_tokens])
+        n_tokens = min(lengths if max_tokens is None else [*lengths, max(max_tokens, 0)])
         ends = {name: _Ends(group, self.pools[name], hashes[name], n_tokens) for name, group in self.groups.items()}
         while True:
             n_tokens -= n_tokens % self.step_tokens

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tenuto.pools.policy import Slots
+from tenuto.pools.policies import Slots
 from tenuto.tokens import BlockHash, BlockKey
 
 _WORDS = 2  # of 8 bytes, in a hash

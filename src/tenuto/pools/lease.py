@@ -54,8 +54,9 @@ class _SlotLease:
 
     def __del__(self) -> None:
         # Runs in any thread, perhaps inside the pool's own lock: only append to a queue.
-        what = repr(self) if hasattr(self, "_array") else ""
-        if what and self.abandon():
+        if getattr(self, "_array", None) is not None and len(self):
+            what = repr(self)
+            self.abandon()
             warnings.warn(f"{what} was dropped without being released", ResourceWarning, 2)
 
     def _give_back(self) -> None:

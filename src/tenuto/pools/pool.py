@@ -13,7 +13,8 @@ import numpy.typing as npt
 from tenuto.errors import InvariantError, StateError
 from tenuto.pools.index import HashIndex
 from tenuto.pools.lease import Lease, WritableLease
-from tenuto.pools.policy import LRU, Policy, Slots
+from tenuto.pools.policies import LRU, Policy, Slots
+from tenuto.pools.policies.protocol import victims_of
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 from tenuto.tokens import BlockHash, BlockKey
 
@@ -318,6 +319,7 @@ class Pool:
                 self._doomed.difference_update(doomed)
                 gone = np.array(doomed, np.int32)
                 self._move(gone, Trigger.INVALIDATE)
+                self._policy.forgotten(gone)
                 self._put_free(doomed)
                 idle = np.array([slot for slot in idle.tolist() if self._states[slot]], np.int32)
         self._cache(idle)
@@ -325,8 +327,7 @@ class Pool:
     def _cache(self, array: Slots) -> None:
         self._n_cached += len(array)
         slots: list[int] = array.tolist()
-        keys = self._keys
-        self._policy.cached(array, [keys[slot].hash for slot in slots])
+        self._policy.cached(array, [self._keys[slot] for slot in slots], self._slots)
 
     def _reset(self, array: Slots) -> None:
         """Give up unregistered slots, whatever their state."""
@@ -338,9 +339,9 @@ class Pool:
         self._put_free(array.tolist())
 
     def _evict(self, n: int) -> list[BlockKey]:
-        victims = self._policy.evict(n)
-        array = _checked(victims, n, self._states, self._leases, self._policy)
+        victims = victims_of(self._policy, n, self._states, self._leases)
         evicted = [self._keys[slot] for slot in victims]
+        array = np.array(victims, np.int32)
         self._slots.remove(array, evicted)
         self._move(array, Trigger.EVICT)
         self._n_cached -= len(victims)
@@ -355,14 +356,14 @@ class Pool:
         leased = self._leases[array] > 0
         self._doomed.update(array[leased].tolist())
         idle = array[~leased]
-        self._policy.leased(idle)
+        self._policy.forgotten(idle)
         self._n_cached -= len(idle)
         self._move(idle, Trigger.INVALIDATE)
         self._put_free(idle.tolist())
         return keys
 
     def _pop_free(self, n: int) -> list[int]:
-        if n == 0:
+        if n <= 0:
             return []
         taken = self._free[-n:]
         del self._free[-n:]
@@ -372,19 +373,3 @@ class Pool:
         for slot in slots:
             self._keys[slot] = _NO_BLOCK
         self._free += slots
-
-
-def _checked(
-    victims: list[int], n: int, states: npt.NDArray[np.uint8], leases: npt.NDArray[np.int32], policy: Policy
-) -> Slots:
-    """`n` cached slots, each once. Raises `InvariantError` for anything else, with nothing changed."""
-    array, n_given = np.array(victims, np.int32), len(set(victims))
-    if n_given != n or len(victims) != n:
-        why = f"{n_given} different slots where {n} were asked for and can be evicted"
-    elif n and not 0 <= min(victims) <= max(victims) < len(states):
-        why = f"slots that are none of {len(states)}"
-    elif np.count_nonzero(leases[array]) or np.count_nonzero(states[array] != SlotState.REGISTERED):
-        why = "slots that are free or leased"
-    else:
-        return array
-    raise InvariantError(f"the policy {type(policy).__name__} gave {why}: {victims[:8]}")

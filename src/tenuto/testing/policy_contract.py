@@ -20,7 +20,7 @@ import pytest
 from tenuto.pools import Policy
 from tenuto.testing.blocks import make_keys
 
-_HASHES: list[bytes] = [key.hash for key in make_keys(32)]
+_KEYS = make_keys(32)
 
 
 class PolicyContract:
@@ -72,7 +72,7 @@ class PolicyContract:
         _cache(policy, [5])
         assert policy.evict(1) == [5]
         assert policy.evict(1) == []
-        policy.cached(_array([5]), [_HASHES[20]])
+        policy.cached(_array([5]), [_KEYS[20]], {_KEYS[20].hash: 5})
         assert policy.evict(1) == [5]
 
     def test_empty_batches_mean_nothing(self, policy: Policy) -> None:
@@ -120,4 +120,5 @@ def _array(slots: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 
 
 def _cache(policy: Policy, slots: list[int]) -> None:
-    policy.cached(_array(slots), [_HASHES[slot] for slot in slots])
+    keys = [_KEYS[slot] for slot in slots]
+    policy.cached(_array(slots), keys, {key.hash: slot for key, slot in zip(keys, slots, strict=True)})

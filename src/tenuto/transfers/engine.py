@@ -39,6 +39,7 @@ class _Job:
     landing: Landing | None = None  # of copies out of the device, once they are queued
     dropped: dict[int, BlockFailure] = field(default_factory=dict[int, BlockFailure])
     is_given_up: bool = False  # answered already; must not touch the device any more
+    is_on_lane: bool = False
     is_touching: bool = False  # writing the device now; can't be given up until that ends
 
 
@@ -188,14 +189,23 @@ class TransferEngine:
             job.landing = job.landing or self._movers.gather(job.transfer, indices)
             return []
 
-        for job in jobs:
-            if job.transfer.route is Route.DEVICE_TO_HOST:
-                job.began = self._clock()
-                job.dropped |= self._attempt(job, gather)
-                if job.landing is None or job.landing.has_ended:
-                    self._run(job)
-                    continue
-            self._lanes[job.transfer.route].put(job)
+        try:
+            for job in jobs:
+                if job.transfer.route is Route.DEVICE_TO_HOST:
+                    job.began = self._clock()
+                    job.dropped |= self._attempt(job, gather)
+                    if job.landing is None or job.landing.has_ended:
+                        self._run(job)
+                        continue
+                job.is_on_lane = True
+                self._lanes[job.transfer.route].put(job)
+        except BaseException:  # a Ctrl-C while this thread copies: nobody else would answer
+            with self._changed:
+                left = [job for job in jobs if not job.is_on_lane and job.transfer.id in self._jobs]
+                failed = [(job, all_fail(range(len(job.transfer.keys)), Cause.CANCELLED)) for job in left]
+                ready = [follower for job, failures in failed for follower in self._end(job, failures, 0.0)]
+            self._start_all(ready)
+            raise
 
     def _run(self, job: _Job) -> None:
         if job.transfer.route is not Route.DEVICE_TO_HOST:

@@ -33,7 +33,7 @@ class PoolSizes:
 
 
 def measure_pool(sizes: PoolSizes, bar: Bar) -> Figures:
-    """Times and memory of one `Pool` with LRU.
+    """Times and memory of one `Pool` with the default policy.
 
     *Filling*, then *evicting* (the pool is full, so each new block takes the slot of an old one): prompts of
     8192 blocks arrive, eight at a time in turns, in leases of 64 blocks that live their whole life: allocate,
@@ -52,7 +52,7 @@ def measure_pool(sizes: PoolSizes, bar: Bar) -> Figures:
     gc.collect()
     before = resident_bytes()
     pool = Pool("bench", sizes.n_blocks)
-    groups = _Groups(sizes)
+    groups = _Groups(sizes, pool)
     fill = [_live(pool, group) for group in bar.over(groups.take(rounds), "pool: fill", rounds)]
     gc.collect()
     per_block = (resident_bytes() - before) / sizes.n_blocks
@@ -80,8 +80,9 @@ def resident_bytes() -> int:
 class _Groups:
     """Prompts by number, made again whenever they are asked for: nothing is kept that would count as the pool's."""
 
-    def __init__(self, sizes: PoolSizes) -> None:
+    def __init__(self, sizes: PoolSizes, pool: Pool) -> None:
         self._sizes = sizes
+        self._pool = pool
         self._n_taken = 0
         self._random = Random(0)
 
@@ -99,16 +100,18 @@ class _Groups:
 
     def some(self, n: int) -> list[int]:
         """`n` numbers of prompts that are in a full pool now."""
-        there = range(self._n_taken - self._sizes.n_blocks // self._sizes.chain, self._n_taken)
-        return self._random.choices(there, k=n)
+        return self._random.choices(self._whole(), k=n)
 
     def scattered(self, n: int) -> Iterator[list[BlockHash]]:
         """`n` times as many hashes as a prompt has, from anywhere in the pool."""
-        there = range(self._n_taken - self._sizes.n_blocks // self._sizes.chain, self._n_taken)
-        data = b"".join(Random(number).randbytes(HASH_BYTES * self._sizes.chain) for number in there)
+        data = b"".join(Random(number).randbytes(HASH_BYTES * self._sizes.chain) for number in self._whole())
         for _ in range(n):
-            chosen = self._random.sample(range(self._sizes.n_blocks), self._sizes.chain)
+            chosen = self._random.sample(range(len(data) // HASH_BYTES), self._sizes.chain)
             yield [BlockHash(data[at * HASH_BYTES : (at + 1) * HASH_BYTES]) for at in chosen]
+
+    def _whole(self) -> list[int]:
+        """Numbers of the prompts that are in the pool from end to end."""
+        return [number for number in range(self._n_taken) if self.prompt(number)[-1] in self._pool]
 
     def _batches(self, prompts: list[list[BlockHash]]) -> Iterator[list[BlockKey]]:
         """A batch of each prompt in turn, until all have ended."""

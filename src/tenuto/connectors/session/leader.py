@@ -13,11 +13,11 @@ from tenuto.connectors.session.loads import Loads
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.onboarding import Situation, Unproven
 from tenuto.connectors.session.ranks import Ranks, refuse_others
+from tenuto.connectors.session.recording import make_manager
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
-from tenuto.manager import BlockManager, DiskHealth, Filled, Limits, Miss, Pending, n_pairs
+from tenuto.manager import DiskHealth, Filled, Miss, Pending, n_pairs
 from tenuto.metrics import LOOKUP_SECONDS, REQUESTS, Recorder, series
-from tenuto.pools import Pool
 from tenuto.tiers.store import Capacity
 from tenuto.tokens import HashChain
 from tenuto.transfers.plan import Transfer, TransferResult
@@ -32,13 +32,7 @@ class Leader:
         self.setup = setup
         self.recorder = Recorder()
         self.recorder.watch(lambda: {series(REQUESTS): len(self._trackers)})
-        self.manager = BlockManager(
-            Pool("host", setup.n_host_slots),
-            Pool("disk") if setup.has_disk else None,
-            Limits(max_writes=setup.max_writes),
-            self.recorder,
-            setup.layout.extent_bytes * setup.world_size,
-        )
+        self.manager = make_manager(setup, self.recorder, clock)
         self._clock = clock
         self._namespace = setup.namespace
         self._health = DiskHealth(self.manager, setup.config.runtime.retry_s, clock)
@@ -61,8 +55,8 @@ class Leader:
 
     def connect(self, workers: Mapping[int, Handshake]) -> None:
         """Take in what the workers have. Raises `ConfigError` when a rank differs from this side."""
-        if self.setup.shortage:
-            logger.warning("tenuto: %s", self.setup.shortage)
+        for line in filter(None, (self.setup.shortage, self.setup.held_back)):
+            logger.warning("tenuto: %s", line)
         shakes = list(workers.values())
         refuse_others(shakes, self.setup.layout.extent_bytes, self._namespace.digest)
         if self.manager.disk is not None and not shakes:
@@ -78,7 +72,7 @@ class Leader:
         found = self._ranks.recovered(workers, disk.n_slots)
         self.manager.restore_disk(found)
         for volume, entries in self._ranks.peers({rank: shake.peers for rank, shake in workers.items()}):
-            self.manager.peers.add(volume, entries)
+            self.manager.restore_disk(entries, volume)
         logger.info(
             "tenuto: disk tier: %d blocks found here, %d of other engines, %d slots so far",
             len(found), len(self.manager.peers), disk.n_slots,
@@ -217,7 +211,7 @@ class Leader:
         if report.disks:
             self._resize_disk(report.disks)
         for volume, entries in self._ranks.peers(report.peers):
-            self.manager.peers.add(volume, entries)
+            self.manager.restore_disk(entries, volume)
         self.manager.take_facts()  # nobody subscribes yet
 
     def reset(self) -> None:

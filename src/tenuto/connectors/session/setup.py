@@ -57,6 +57,17 @@ class Setup:
         )
 
     @property
+    def held_back(self) -> str:
+        """A line for the log when loads by layers are wanted and the disk's can't be, else nothing."""
+        if self.config.runtime.onboard == "async" or not self.has_disk or not self.is_async_scheduled:
+            return ""
+        return (
+            f'runtime.onboard = "{self.config.runtime.onboard}": the engine schedules asynchronously, so layers come '
+            "from host memory alone, and what is on disk is loaded before its request runs; with "
+            "--no-async-scheduling layers come from disk too"
+        )
+
+    @property
     def has_disk(self) -> bool:
         """Whether there is a disk tier."""
         return bool(self.config.tiers.disk.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,8 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.disk.instance import Claim
 from tenuto.tiers.store import OWN, Capacity, Failure, Layers, OpenStore, SlotIO
 from tenuto.tokens import BlockKey
+
+logger = logging.getLogger(__name__)
 
 
 class _NoArena:
@@ -40,19 +43,26 @@ class ForeignStore:
     def __init__(self, claim: Claim, codec: ExtentCodec, open_store: OpenStore, capacity_bytes: int) -> None:
         self._claim = claim
         self._codec = codec
-        with _mapped(f"open a store in {claim.folder}"):
+        with ExitStack() as undo, _mapped(f"open a store in {claim.folder}"):
             self._inner = open_store(claim.folder, codec, capacity_bytes)
-        found: Sequence[tuple[int, BlockKey]] = getattr(self._inner, "recovered", ())
-        n_slots = self._inner.capacity().n_slots
-        by_slot = {slot: key for slot, key in found if 0 <= slot < n_slots}
+            undo.callback(self._inner.close)
+            found: Sequence[tuple[int, BlockKey]] = getattr(self._inner, "recovered", ())
+            self._capacity = self._inner.capacity()
+            by_slot = {slot: key for slot, key in found if 0 <= slot < self._capacity.n_slots}
+            undo.pop_all()
         self.recovered = list(by_slot.items())
         """(slot, key) of every block that was there, oldest first."""
         self.buffers = _NoArena()
         self.peers = _NoPeers()
 
     def capacity(self) -> Capacity:
-        """See `Store`."""
-        return self._inner.capacity()
+        """See `Store`. What it was last where `inner` can't say: the engine asks in its steps."""
+        try:
+            with _mapped(self._what("ask")):
+                self._capacity = self._inner.capacity()
+        except StoreError as error:
+            logger.debug("%r does not tell its capacity: %s", self._inner, error)
+        return self._capacity
 
     def write(self, items: Sequence[SlotIO]) -> list[Failure]:
         """See `Store`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 from tenuto.errors import Cause, StoreError
 from tenuto.tiers.disk.runtime.contract import File
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ class Descriptors:
         try:
             return self._open_file(file)
         except OSError as error:
-            if error.errno != errno.EMFILE:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
         self._max_open = max(1, len(self._open) // 2)
         self._close(self._spare())
@@ -117,4 +120,7 @@ class Descriptors:
         for fd in fds:
             if self._closing is not None:
                 self._closing(fd)
-            os.close(fd)
+            try:
+                os.close(fd)
+            except OSError as error:  # closed all the same; some networks tell here of errors of long ago
+                logger.debug("closing a file: %s", error)

@@ -6,6 +6,7 @@ Threads whose calls block take Python's interpreter lock back after each call, a
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
@@ -35,6 +36,7 @@ _LEAST_READS, _MOST_READS, _MOST_READ_BYTES, _MOST_WRITES = 4, 64, 8 << 20, 16
 _GROUP, _GROUP_S = 4, 0.0005
 """So many ends are waited for, so long, that they come together. The last ones come at once."""
 _AGAIN_S = 0.001
+_NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
 _JOIN_S = 1.0
 _PAGE_BYTES = 4096
 
@@ -81,11 +83,12 @@ class QueueLane:
         self._tokens = itertools.count(WOKEN + 1)
         self._n_reads = self._n_read_bytes = self._n_writes = 0
         self._is_closed = self._is_ending = False
+        self._has_writer = True
         self._reapers: list[threading.Thread] = []
         self._n_reapers = 0
         with ExitStack() as undo:  # where the system gives no further thread
             undo.callback(queue.close)
-            self._writer = IoThreads(1, f"{name}-write")
+            self._writer = IoThreads(1, f"{name}-write", self._writer_ended)
             undo.pop_all()
             undo.callback(self.close)
             for number in range(n_threads):
@@ -99,9 +102,13 @@ class QueueLane:
         """See `Lane`."""
         flights = [_flight(item, piece, is_write=False) for item, piece in moves]
         with self._lock:
-            self._waiting.extend(flights)
+            is_open = not self._is_ending
+            if is_open:
+                self._waiting.extend(flights)
             begun = self._next()
         self._begin(begun)
+        if not is_open:
+            self._refuse(flights)
 
     def put(self, jobs: Sequence[Job]) -> None:
         """See `Lane`."""
@@ -111,8 +118,13 @@ class QueueLane:
         """See `Lane`."""
         with self._lock:
             self._room.wait_for(lambda: self._n_writes < _MOST_WRITES and not self._waiting)
-            self._n_writes += 1
-        self._begin([_flight(item, piece, is_write=True)])
+            is_open = not self._is_ending
+            self._n_writes += is_open
+        flights = [_flight(item, piece, is_write=True)]
+        if is_open:
+            self._begin(flights)
+        else:
+            self._refuse(flights)
 
     def close(self) -> None:
         """See `Lane`."""
@@ -152,12 +164,13 @@ class QueueLane:
         """Queue what is counted, and in place of what fails what waits."""
         while flights:
             failed: list[tuple[_Flight, BaseException]] = []
-            commands = self._commands(flights, failed)
+            commands, is_full = self._commands(flights, failed)
             while commands:
                 try:
                     del commands[: self.queue.submit(commands)]
                 except BlockingIOError:
-                    if self._put_back(commands):
+                    is_full = self._put_back([self._flights[command.token] for command in commands], commands)
+                    if is_full:
                         break
                     time.sleep(_AGAIN_S)
                 except BaseException as error:  # noqa: BLE001 - border of a thread
@@ -166,34 +179,46 @@ class QueueLane:
             with self._lock:
                 for flight, _ in failed:
                     self._uncount(flight)
-                flights = self._next()
+                flights = [] if is_full and self._flights else self._next()  # else whoever sees one of them end
+                self._end_if_idle()
             for flight, error in failed:
                 self._end(flight, error)
 
-    def _commands(self, flights: Sequence[_Flight], failed: list[tuple[_Flight, BaseException]]) -> list[Command]:
-        """Open their files, and number them: their ends may come before the call returns that queues them."""
+    def _commands(
+        self, flights: Sequence[_Flight], failed: list[tuple[_Flight, BaseException]]
+    ) -> tuple[list[Command], bool]:
+        """Open their files, and number them: their ends may come before the call returns that queues them.
+
+        And whether some were put back: no more files can be open.
+        """
         commands: list[Command] = []
-        for flight in flights:
+        for index, flight in enumerate(flights):
             try:
                 flight.descriptor = flight.descriptor or self.queue.take(flight.file)
             except BaseException as error:  # noqa: BLE001 - border of a thread
+                if isinstance(error, OSError) and error.errno in _NO_MORE_FILES and self._put_back(flights[index:]):
+                    return commands, True
                 failed.append((flight, error))
                 continue
             token, parts = next(self._tokens), flight.parts[:MOST_PARTS]
             commands.append(Command(token, flight.is_write, flight.descriptor.fd, flight.offset, parts))
             self._flights[token] = flight
-        return commands
+        return commands, False
 
-    def _put_back(self, commands: Sequence[Command]) -> bool:
-        """The kernel takes no more: leave reads to whoever sees the next one end; no where nobody will."""
+    def _put_back(self, flights: Sequence[_Flight], commands: Sequence[Command] = ()) -> bool:
+        """There is room for no more: leave reads to whoever sees the next one end; no where nobody will.
+
+        `commands`: what they are numbered by.
+        """
         with self._lock:
-            mine = [self._flights.pop(command.token) for command in commands]
-            if mine[0].is_write or not self._flights:
-                self._flights.update(zip((command.token for command in commands), mine, strict=True))
+            for command in commands:
+                del self._flights[command.token]
+            if flights[0].is_write or not self._flights:
+                self._flights.update(zip((command.token for command in commands), flights, strict=False))
                 return False
-            for flight in mine:
+            for flight in flights:
                 self._uncount(flight)
-            self._waiting.extendleft(reversed(mine))
+            self._waiting.extendleft(reversed(flights))
             return True
 
     def _reap(self) -> None:
@@ -208,36 +233,38 @@ class QueueLane:
         with self._lock:
             self._n_reapers -= 1
             if self._n_reapers:
-                self._wake()
+                _wake(self.queue)
             else:
                 self.queue.close()
 
     def _ended(self, found: Sequence[tuple[int, int]]) -> None:
         ended: list[tuple[_Flight, int]] = []
-        begun: list[_Flight] = []
         rest: list[_Flight] = []
+        tokens = [token for token, _ in found if token != WOKEN]
+        for token, result in found:
+            if token == WOKEN:
+                continue
+            flight = self._flights[token]
+            if result < 0 or not flight.go_on(result):
+                _let_go(self.queue, flight)  # before others look for room: few files may be open
+                ended.append((flight, result))
+            else:
+                rest.append(flight)
         with self._lock:
-            for token, result in found:
-                if token == WOKEN:
-                    continue
-                flight = self._flights.pop(token)
-                if result < 0 or not flight.go_on(result):
-                    self._uncount(flight)
-                    ended.append((flight, result))
-                else:
-                    (rest if flight.is_write else begun).append(flight)
-            begun += self._next()
-            if self._is_closed:
-                self._end_if_idle()
+            for token in tokens:
+                del self._flights[token]
+            for flight, _ in ended:
+                self._uncount(flight)
+            begun = [*(flight for flight in rest if not flight.is_write), *self._next()]
+            self._end_if_idle()
         self._begin(begun)
-        self._begin(rest)
+        self._begin([flight for flight in rest if flight.is_write])
         for flight, result in ended:
             self._end(flight, None if result >= 0 else OSError(-result, os.strerror(-result)))
 
     def _end(self, flight: _Flight, error: BaseException | None) -> None:
         """Tell the item."""
-        if flight.descriptor is not None:
-            self.queue.give_back(flight.descriptor)
+        _let_go(self.queue, flight)
         if error is not None:
             flight.item.failed(_mapped(flight, error))
         elif flight.is_write and flight.n_moved < flight.n_bytes:
@@ -248,13 +275,31 @@ class QueueLane:
 
     def _end_if_idle(self) -> None:
         """The lock is held. What hangs keeps its queue, and the threads that wait for its end."""
-        if not (self._n_reads or self._n_writes or self._waiting or self._writer.is_alive()):
+        is_busy = self._n_reads or self._n_writes or self._waiting or self._has_writer
+        if self._is_closed and not self._is_ending and not is_busy:
             self._is_ending = True
-            self._wake()
+            _wake(self.queue)
 
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):  # as many events are there as may be: who waits is awake
-            self.queue.wake()
+    def _writer_ended(self) -> None:
+        with self._lock:
+            self._has_writer = False
+            self._end_if_idle()
+
+    def _refuse(self, flights: Sequence[_Flight]) -> None:
+        """They came after the end, from a disk of the stripe that hung till now."""
+        for flight in flights:
+            self._end(flight, StoreError(Cause.MISSING, f"{flight.file.name}: its folder is closed"))
+
+
+def _wake(queue: Queue) -> None:
+    with suppress(BlockingIOError):  # as many events are there as may be: who waits is awake
+        queue.wake()
+
+
+def _let_go(queue: Queue, flight: _Flight) -> None:
+    taken, flight.descriptor = flight.descriptor, None
+    if taken is not None:
+        queue.give_back(taken)
 
 
 def _flight(item: Item, piece: Piece, *, is_write: bool) -> _Flight:

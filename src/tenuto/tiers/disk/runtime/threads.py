@@ -16,25 +16,38 @@ Job = Callable[[], None]
 class IoThreads:
     """`n_threads` daemon threads. Jobs raise nothing."""
 
-    def __init__(self, n_threads: int, name: str) -> None:
+    def __init__(self, n_threads: int, name: str, at_end: Job | None = None) -> None:
+        """`at_end` runs on the last thread, when it has no job any more."""
         self._ready = threading.Condition()
         self._urgent: deque[Job] = deque()
         self._normal: deque[Job] = deque()
         self._is_closed = False
+        self._at_end = at_end
+        self._n_alive = 0
         self._threads: list[threading.Thread] = []
         with ExitStack() as undo:  # where the system gives no further thread
             undo.callback(self.close)
             for i in range(n_threads):
-                thread = threading.Thread(target=self._loop, name=f"{name}-{i}", daemon=True)
-                thread.start()
+                thread = threading.Thread(target=self._run, name=f"{name}-{i}", daemon=True)
+                self._n_alive += 1
+                try:
+                    thread.start()
+                except RuntimeError:
+                    self._n_alive -= 1
+                    raise
                 self._threads.append(thread)
             undo.pop_all()
 
     def put(self, jobs: Sequence[Job], *, is_urgent: bool) -> None:
-        """Run jobs when there is time, in order."""
+        """Run jobs when there is time, in order; here and now where all threads have ended."""
         with self._ready:
-            (self._urgent if is_urgent else self._normal).extend(jobs)
-            self._ready.notify(len(jobs))
+            has_threads = self._n_alive > 0
+            if has_threads:
+                (self._urgent if is_urgent else self._normal).extend(jobs)
+                self._ready.notify(len(jobs))
+        if not has_threads:
+            for job in jobs:
+                job()
 
     def close(self) -> None:
         """End the threads, behind what is queued."""
@@ -46,16 +59,18 @@ class IoThreads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def is_alive(self) -> bool:
-        """Whether a thread has not ended."""
-        return any(thread.is_alive() for thread in self._threads)
+    def _run(self) -> None:
+        if self._loop() and self._at_end is not None:
+            self._at_end()
 
-    def _loop(self) -> None:
+    def _loop(self) -> bool:
+        """Whether this was the last of the threads."""
         while True:
             with self._ready:
                 while not (self._urgent or self._normal):
                     if self._is_closed:
-                        return
+                        self._n_alive -= 1
+                        return not self._n_alive
                     self._ready.wait()
                 job = (self._urgent or self._normal).popleft()
             job()

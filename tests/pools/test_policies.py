@@ -1,0 +1,100 @@
+"""Every policy keeps the contract; what each does beyond it."""
+
+from random import Random
+
+import pytest
+
+from tenuto.errors import ConfigError
+from tenuto.pools import POLICIES, Pool, make_policy
+from tenuto.pools.policies import Priority
+from tenuto.testing.blocks import make_keys
+from tenuto.testing.policy_contract import PolicyContract
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.contract
+class TestContract(PolicyContract):
+    @pytest.fixture(autouse=True, params=sorted(POLICIES))
+    def _choose(self, request):
+        self.name = request.param
+
+    def make_policy(self):
+        return make_policy(self.name, "policy")
+
+
+def replayed(policy, requests, n_slots=12):
+    """A pool that serves these chains of keys one after the other; after each, what it holds."""
+    pool = Pool("test", n_slots, policy)
+    for keys in requests:
+        found = pool.match([key.hash for key in keys])
+        missing = keys[len(found) :]
+        answer = pool.allocate(len(missing))
+        found.release()
+        pool.apply(answer.lease, missing)
+        pool.register(answer.lease).lease.release()
+        pool.check()
+        yield pool
+
+
+def random_requests(seed, n):
+    """Chains that share beginnings, of at most six blocks."""
+    random = Random(seed)
+    chains = [make_keys(6, seed=seed) for seed in range(6)]
+    return [random.choice(chains)[: random.randrange(1, 7)] for _ in range(n)]
+
+
+@pytest.mark.parametrize("name", ["default", "lineage", "priority"])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_chain_is_ever_cut_in_its_middle(name, seed):
+    chains = [[key.hash for key in make_keys(6, seed=seed)] for seed in range(6)]
+    for pool in replayed(make_policy(name, "policy"), random_requests(seed, 300)):
+        for chain in chains:
+            held = [block in pool for block in chain]
+            assert held == sorted(held, reverse=True)
+
+
+def test_a_parent_that_was_used_long_ago_outlives_its_child():
+    pool = Pool("test", 4, make_policy("lineage", "policy"))
+    long, other = make_keys(3), make_keys(1, seed=1)
+    for keys in (long, other):
+        list(replayed_in(pool, keys))
+    pool.match([long[2].hash]).release()  # the end alone is used
+    with pool.allocate(1).lease:
+        assert other[0].hash not in pool
+    assert all(key.hash in pool for key in long)
+
+
+def replayed_in(pool, keys):
+    answer = pool.allocate(len(keys))
+    pool.apply(answer.lease, keys)
+    pool.register(answer.lease).lease.release()
+    yield pool
+
+
+def test_low_priorities_go_first_and_what_stands_behind_them_too():
+    policy = Priority(threshold=10)
+    pool = Pool("test", 6, policy)
+    low, high = make_keys(3), make_keys(3, seed=1)
+    policy.prefer([low[1].hash], 5)
+    policy.prefer([key.hash for key in high], 90)
+    for keys in (high, low):
+        list(replayed_in(pool, keys))
+    with pool.allocate(2).lease:
+        assert [key.hash in pool for key in low] == [True, False, False]
+    with pytest.raises(ValueError, match="a priority of 101; give 0 to 100"):
+        policy.prefer([], 101)
+
+
+@pytest.mark.parametrize("name", ["s3-fifo", "tinylfu", "slru", "default"])
+def test_a_scan_does_not_push_out_what_is_used_again_and_again(name):
+    scans = [[key] for seed in range(10, 400) for key in make_keys(1, seed=seed)]
+    hot = make_keys(3)
+    requests = [request for scan in scans for request in (scan, hot)]
+    n_kept = sum(all(key.hash in pool for key in hot) for pool in replayed(make_policy(name, "policy"), requests))
+    assert n_kept > 0.9 * len(requests)
+
+
+def test_a_policy_that_is_not_there_is_said_with_the_choices():
+    with pytest.raises(ConfigError, match=r"tiers\.host\.policy: no policy is named 'fifo'; give one of default, lru"):
+        make_policy("fifo", "tiers.host.policy")
