@@ -167,12 +167,12 @@ def test_leases_are_consumed_once(cache):
 def test_dropped_leases_give_their_blocks_back_and_warn():
     with opened() as cache:
         with pytest.warns(
-            ResourceWarning, match=r"^<WritableBlocks: 3 blocks> was dropped without being released; use"
+            ResourceWarning, match=r"^<WritableBlocks device: 3 slots> was dropped without being released"
         ):
             cache.allocate(3)
         blocks = cache.allocate(2)
         blocks.apply(prompt(1))
-        with pytest.warns(ResourceWarning, match=r"^<Blocks: 2 blocks> was dropped without being released; use"):
+        with pytest.warns(ResourceWarning, match=r"^<Blocks device: 2 slots> was dropped without being released"):
             blocks.register()
         with warnings.catch_warnings():
             warnings.simplefilter("error")

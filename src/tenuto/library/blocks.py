@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -16,11 +15,10 @@ from tenuto.tokens import BlockHash, ExtraKeys
 class _Held:
     """Blocks of the device's memory that are leased."""
 
-    _held: Sequence[Lease | WritableLease] = ()
-
     def __init__(self, core: CacheCore, leases: Sequence[Lease | WritableLease]) -> None:
         self._core = core
-        self._held = leases
+        for lease in leases:
+            lease.known_as = type(self).__name__
 
     @property
     def slots(self) -> list[int]:
@@ -45,13 +43,6 @@ class _Held:
 
     def _give_back(self) -> None:
         raise NotImplementedError
-
-    def __del__(self) -> None:
-        # As a lease's own: any thread, perhaps inside the pool's lock.
-        n_blocks = sum(map(len, self._held))
-        if sum(lease.abandon() for lease in self._held):  # each of them
-            what = f"<{type(self).__name__}: {n_blocks} blocks>"
-            warnings.warn(f"{what} was dropped without being released; use it with `with`", ResourceWarning, 2)
 
     def __enter__(self) -> Self:
         return self
@@ -248,7 +239,7 @@ class WritableBlocks(_Held):
         """Any state but REGISTERED → RESET: the blocks are empty again, and still leased. Raises as `slots` does."""
         if self.slots:
             self._lease = self._core.empty(self._lease)
-            self._held = [self._lease]
+            self._lease.known_as = type(self).__name__
         self._sequence, self._start, self._n_complete, self._is_partial = None, 0, 0, False
 
     def discard(self) -> None:

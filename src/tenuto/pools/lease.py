@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 class _SlotLease:
     """What both kinds of lease share: slot numbers, owned until consumed."""
 
-    __slots__ = ("__weakref__", "_array", "_pool", "_slots")
+    __slots__ = ("__weakref__", "_array", "_pool", "_slots", "known_as")
 
     def __init__(self, pool: Pool, array: npt.NDArray[np.int32]) -> None:
         self._pool = pool
         self._array: npt.NDArray[np.int32] | None = array
         self._slots: list[int] | None = None
+        self.known_as = ""
+        """What its user holds, to be named in a warning; empty: the lease itself."""
 
     @property
     def slots(self) -> list[int]:
@@ -56,18 +58,11 @@ class _SlotLease:
         # Runs in any thread, perhaps inside the pool's own lock: only append to a queue.
         if getattr(self, "_array", None) is not None and len(self):
             what = repr(self)
-            self.abandon()
+            self._pool.abandon(self.consume(self._pool))
             warnings.warn(f"{what} was dropped without being released", ResourceWarning, 2)
 
     def _give_back(self) -> None:
         raise NotImplementedError
-
-    def abandon(self) -> bool:
-        """For destructors, in any thread and without a lock: give back what is held; whether that was something."""
-        if not len(self):
-            return False
-        self._pool.abandon(self.consume(self._pool))
-        return True
 
     def borrow(self, pool: Pool) -> npt.NDArray[np.int32]:
         """The slots, for `pool` to look at. Raises `LeaseError` when consumed, or of another pool."""
@@ -93,7 +88,7 @@ class _SlotLease:
 
     def __repr__(self) -> str:
         what = "consumed" if self.is_consumed else f"{len(self)} slots"
-        return f"<{type(self).__name__} {self._pool.name}: {what}>"
+        return f"<{self.known_as or type(self).__name__} {self._pool.name}: {what}>"
 
 
 class Lease(_SlotLease):
