@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import tenuto
+from tenuto.config import leaves
 from tenuto.errors import ConfigError, FullError, StateError
 from tenuto.library import Heap, Layout, Shared
+from tenuto.library.configuration import ENGINES_ALONE
 from tests.library.library_rig import EXTENT, LAYOUT, TOKENS, fill, n_found, opened, prompt, store
 
 pytestmark = pytest.mark.unit
@@ -226,6 +228,13 @@ def test_memory_of_every_kind_holds_blocks(tmp_path):
             store(cache, prompt(2, 8))
             assert n_found(cache, prompt(1)) == 2
     assert shared.fd is not None
+
+
+@pytest.mark.parametrize("leaf", [leaf for leaf in leaves() if leaf.name in ENGINES_ALONE], ids=lambda leaf: leaf.name)
+def test_each_setting_of_an_engine_alone_is_refused_even_at_its_default(leaf):
+    assert {leaf.name for leaf in leaves()} >= set(ENGINES_ALONE)
+    with pytest.raises(ConfigError, match=rf"^{leaf.name}: does nothing without an engine; leave it out$"):
+        tenuto.open_cache(LAYOUT, model="m", settings={leaf.name: leaf.default})
 
 
 @pytest.mark.parametrize(
