@@ -80,3 +80,9 @@ def test_an_output_that_takes_no_such_letters_is_given_others(monkeypatch):
     assert tomllib.loads(shown.buffer.getvalue().decode())["tiers"]["disk"]["path"] == "/ü/\U0001f600"
     monkeypatch.setattr("tenuto.cli.serve.command.find_program", lambda model: ["vllm", model])
     assert main(["serve", "ü", "--disk", "/ü", "--dry-run"]) == 0
+
+
+def test_no_command_brings_the_tiers_before_it_needs_them():
+    code = "import sys, tenuto.cli.main; print([name for name in ('numpy', 'torch', 'sqlite3') if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

@@ -14,7 +14,6 @@ from tenuto import config
 from tenuto.config import Config, Leaf, leaves
 from tenuto.plugins import why_absent
 from tenuto.settings import Source, nest, read_toml
-from tenuto.tiers.disk.opening import load_store
 
 OPTION = "option"
 """The place of a setting that was given as an option."""
@@ -59,6 +58,8 @@ def check_plugins(settings: Config) -> list[str]:
         return []
     why = why_absent(spec)
     if not why:
+        from tenuto.tiers.disk.opening import load_store  # half of a command's start otherwise
+
         load_store(spec)
         return []
     line = (

@@ -14,19 +14,17 @@ from tenuto.cli.options import add_setting_options, check_plugins, read_sources
 from tenuto.cli.serve.line import find_program, make_line, read_patience
 from tenuto.cli.serve.process import run_server
 from tenuto.errors import ConfigError
-from tenuto.settings import DEFAULT, combine, expand_user, flatten, nest
-from tenuto.tiers.disk.volume import volume_of
+from tenuto.settings import DEFAULT, combine, flatten, nest
 
 
-def usable_folder(path: str, setting: str) -> Path:
-    """The folder by its whole name, so that the line means it everywhere. Raises `ConfigError` for one of no use."""
-    folder = expand_user(Path(path), setting).absolute()
+def usable_folder(folder: Path, setting: str) -> str:
+    """Its name. Raises `ConfigError` for one of no use."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir():
         raise ConfigError(f"{setting}: {there} is no folder; choose another place")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"{setting}: can't write to {there}; choose another folder, or get the right to")
-    return folder
+    return str(folder)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:  # pyright: ignore[reportPrivateUsage]
@@ -52,11 +50,12 @@ def run(args: argparse.Namespace) -> int:
     for warning in check_plugins(settings.config):
         print(f"tenuto serve: warning: {warning}", file=sys.stderr)
     values = flatten(msgspec.to_builtins(settings.config))
-    if folder := values["tiers.disk.path"]:
-        values["tiers.disk.path"] = str(usable_folder(folder, "tiers.disk.path"))
-        stripes = (usable_folder(stripe, "tiers.disk.stripes") for stripe in values["tiers.disk.stripes"])
-        values["tiers.disk.stripes"] = [str(stripe) for stripe in stripes]
-        volume_of(settings.config.tiers.disk)  # what its runtime lacks here is said before vLLM starts
+    if values["tiers.disk.path"]:
+        from tenuto.tiers.disk.volume import volume_of  # half of a command's start otherwise
+
+        volume = volume_of(settings.config.tiers.disk)  # whole names, so that the line means them everywhere
+        values["tiers.disk.path"] = usable_folder(volume.root, "tiers.disk.path")
+        values["tiers.disk.stripes"] = [usable_folder(folder, "tiers.disk.stripes") for folder in volume.others]
     given = {name: values[name] for name, place in settings.places.items() if place != DEFAULT}
     line = make_line(find_program(args.model), nest(given), args.passed_on, settings.config.runtime.shutdown_timeout_s)
     print(shlex.join(line), flush=True)
