@@ -405,9 +405,14 @@ def test_a_worker_names_the_step_that_is_to_be_timed_once():
     assert worker.report() is None
     worker.begin_step(StepPlan())
     assert worker.report() is None
-    worker._layered = SimpleNamespace(take_waited_s=lambda: 0.2)
+    waits_s = iter([0.2, 0.3, 0.0])
+    worker._layered = SimpleNamespace(take_waited_s=lambda: next(waits_s))
     worker.begin_step(StepPlan(timed=8))
     assert worker.report() == WorkerReport(timed=8, waited_s=0.2)
+    worker.begin_step(StepPlan())  # what it waits is none of the next step's
+    assert worker.report() is None
+    worker.begin_step(StepPlan(timed=9))
+    assert worker.report() == WorkerReport(timed=9)
 
 
 def test_ranks_that_name_a_step_name_the_same():

@@ -225,7 +225,7 @@ class Worker:
         peers = self._poller.take()
         disk = self._store.capacity() if self._store is not None else None
         timed, self._timed = self._timed, 0
-        waited_s = self._layered.take_waited_s() if timed and self._layered is not None else 0.0
+        waited_s = self._layered.take_waited_s() if self._layered is not None else 0.0
         if not (results or peers or timed) and disk == self._told:
             return None
         self._told = disk
