@@ -49,7 +49,7 @@ def load(spec: str, setting: str, protocol: type, arguments: Sequence[str] | Non
     found = getattr(module, name)
     if not inspect.isclass(found):
         raise ConfigError(f"{setting}: {spec} is no class but a {type(found).__name__}; give a class")
-    if missing := [method for method in methods_of(protocol) if not callable(getattr(found, method, None))]:
+    if missing := lacking(found, protocol):
         raise ConfigError(
             f"{setting}: {spec} is no {protocol.__name__}: it lacks {', '.join(missing)}; see "
             f"{protocol.__module__}.{protocol.__name__}"
@@ -64,6 +64,11 @@ def load(spec: str, setting: str, protocol: type, arguments: Sequence[str] | Non
 def methods_of(protocol: type) -> list[str]:
     """The public methods that a Protocol names, in its order."""
     return [name for name, value in vars(protocol).items() if inspect.isfunction(value) and not name.startswith("_")]
+
+
+def lacking(found: object, protocol: type) -> list[str]:
+    """Those of them that a class, or an object, does not have."""
+    return [name for name in methods_of(protocol) if not callable(getattr(found, name, None))]
 
 
 def _is_own_class(value: object, module_name: str) -> bool:

@@ -21,7 +21,7 @@ from tenuto.memory.blocklayout import Layout
 from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import ExtentLayout
-from tenuto.plugins import methods_of
+from tenuto.plugins import lacking
 from tenuto.pools import Policy, Pool, make_policy
 from tenuto.tiers.disk.opening import open_tier
 from tenuto.tiers.sizes import N_BOUNCE, host_slots, max_writes
@@ -78,7 +78,7 @@ def open_cache(
 def _policy_of(given: str | Policy | None) -> Policy | None:
     if isinstance(given, str):
         return make_policy(given, "policy")
-    if given is not None and (inspect.isclass(given) or not all(hasattr(given, name) for name in methods_of(Policy))):
+    if given is not None and (inspect.isclass(given) or lacking(given, Policy)):
         raise ConfigError(f'policy: {given!r} is no policy; give an object of one, or a name such as "module:Class"')
     return given
 

@@ -33,7 +33,7 @@ class PoolSizes:
 
 
 def measure_pool(sizes: PoolSizes, bar: Bar) -> Figures:
-    """Times and memory of one `Pool` with the default policy.
+    """Times and memory of one `Pool` with LRU, the policy that it has unless it is given another.
 
     *Filling*, then *evicting* (the pool is full, so each new block takes the slot of an old one): prompts of
     8192 blocks arrive, eight at a time in turns, in leases of 64 blocks that live their whole life: allocate,
