@@ -150,7 +150,8 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trace_file: File = ""
     """Where each worker writes what took its time, for Perfetto: FILE-rank0.json and so on, when it ends; empty: no."""
     record_file: File = ""
-    """Where the scheduler's side records what was asked and decided, for `tenuto simulate`; empty: no."""
+    """Where the scheduler's side records what was asked and decided, for `tenuto simulate`; the further engines of data
+    parallelism beside it, as run-dp1.jsonl; empty: no."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

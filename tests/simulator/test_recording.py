@@ -88,3 +88,14 @@ def test_a_disk_that_refuses_ends_the_recording(caplog):
 def test_a_file_that_cant_be_written_is_said_at_start(tmp_path):
     with pytest.raises(ConfigError, match=r"runtime\.record_file: can't write .*; give another file"):
         Rig(record_file=str(tmp_path / "no" / "life.jsonl"))
+
+
+def test_each_engine_of_data_parallelism_writes_a_recording_of_its_own(tmp_path):
+    path = tmp_path / "run.jsonl"
+    rigs = [Rig(n_host=24, disk_slots=40, record_file=str(path), engine_index=index) for index in range(3)]
+    for seed, rig in enumerate(rigs):
+        live(rig, seed, 30)
+    assert {file.name for file in tmp_path.iterdir()} == {"run.jsonl", "run-dp1.jsonl", "run-dp2.jsonl"}
+    outcomes = [replay(tmp_path / name) for name in ("run.jsonl", "run-dp1.jsonl", "run-dp2.jsonl")]
+    assert [outcome.n_differences for outcome in outcomes] == [0, 0, 0]
+    assert len({outcome.n_hit_blocks for outcome in outcomes}) == 3
