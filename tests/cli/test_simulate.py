@@ -7,7 +7,7 @@ import pytest
 
 from tenuto.cli.main import main
 from tests.session.session_rig import Rig
-from tests.simulator.test_recording import live
+from tests.simulator.lives import live
 
 pytestmark = pytest.mark.unit
 

@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -24,35 +23,10 @@ from tenuto.simulator import (
 from tenuto.testing.clock import FakeClock
 from tenuto.tokens import HashChain
 from tenuto.transfers.plan import PageRun, TransferResult
-from tests.session.session_rig import BLOCK, Rig, View
+from tests.session.session_rig import BLOCK, Rig
+from tests.simulator.lives import live
 
 pytestmark = pytest.mark.unit
-
-
-def live(rig: Rig, seed: int, n_steps: int = 150, admitted: float = 0.9) -> tuple[int, int]:
-    """Sessions that go on, share a beginning or come once, in a pool and a disk that are too small for them.
-
-    Blocks that were found, and that were asked for. `admitted`: the share of requests that run with what was found.
-    """
-    n_found = n_asked = 0
-    random, sessions = Random(seed), [[9] * 2 * BLOCK for _ in range(3)]
-    for number in range(n_steps):
-        if random.random() < 0.4:
-            sessions.append(list(random.choice(sessions)[: 2 * BLOCK]))
-        tokens = random.choice(sessions[-8:])
-        tokens += random.choices(range(100), k=random.randrange(1, 4 * BLOCK))
-        view = View(f"r{number}", list(tokens))
-        while (found := rig.leader.lookup(view, 0)) is None:
-            rig.answer(rig.step())
-        n_found, n_asked = n_found + found // BLOCK, n_asked + len(tokens) // BLOCK
-        if random.random() < admitted:
-            rig.leader.admit(view.request_id, range(100, 100 + len(tokens)), found)
-        rig.answer(rig.step((view, view.n_tokens)))
-        rig.leader.finish(view.request_id)
-        if random.random() < 0.02:
-            rig.leader.reset()
-        rig.clock.advance(0.1)
-    return n_found, n_asked
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -207,6 +181,7 @@ def test_what_is_generated_is_kept_and_was_not_asked_for(tmp_path):
         ("{HEADER}\n{}\n", ":2: broken line"),
         ('{HEADER}\n{"t":0,"ops":[[]]}\n', ":2: broken line"),
         ('{HEADER}\n{"t":0,"ops":[["x",7,""]]}\n', ":2: broken line"),
+        ('{HEADER}\n{"t":0,"ops":[["y"]]}\n', ":2: broken line"),
     ],
 )
 def test_a_recording_of_no_use_as_a_trace_is_one_line(tmp_path, text, said):

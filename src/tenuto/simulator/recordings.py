@@ -18,6 +18,8 @@ from tenuto.tokens.chain import HASH_BYTES
 
 Op = tuple[str, list[Any]]
 
+_DECIDED = frozenset("trmdesui")  # what came of requests, and of the tiers that they met
+
 
 class Header(msgspec.Struct, frozen=True):
     """What was recorded: one engine's pools, in blocks, and what they go by."""
@@ -139,7 +141,8 @@ class _Reader:
                 self._asks.clear()
                 self.requests.append(Request(seconds, [], start=None, is_reset=True))
             case _:
-                pass
+                if name not in _DECIDED:
+                    raise ValueError(f"no operation is named {name!r}")
 
     def _ask(self, seconds: float, number: int, start: int) -> None:
         before = self._asks.get(number)
