@@ -67,8 +67,9 @@ def measure_pool(sizes: PoolSizes, bar: Bar) -> Figures:
     per_block = (resident_bytes() - before) / sizes.n_blocks
     n = sizes.n_evicting
     evicting = [_live(pool, group) for group in bar.over(groups.take(n), "pool: evict", n)]
-    in_turn, released = _match(pool, (groups.prompt(i) for i in groups.some(sizes.n_matches)), sizes, bar)
-    scattered, _ = _match(pool, groups.scattered(sizes.n_matches), sizes, bar)
+    whole = groups.whole()
+    in_turn, released = _match(pool, groups.some(whole, sizes.n_matches), sizes, bar)
+    scattered, _ = _match(pool, groups.scattered(whole, sizes.n_matches), sizes, bar)
     pool.check()
     return {
         "match_8192_ms": round(1e3 * in_turn, 3),
@@ -107,19 +108,19 @@ class _Groups:
             self._n_taken += self._sizes.n_alive
             yield self._batches([self.prompt(number) for number in numbers])
 
-    def some(self, n: int) -> list[int]:
-        """`n` numbers of prompts that are in a full pool now."""
-        return self._random.choices(self._whole(), k=n)
+    def some(self, whole: list[int], n: int) -> Iterator[list[BlockHash]]:
+        """The hashes of `n` of these prompts."""
+        return map(self.prompt, self._random.choices(whole, k=n))
 
-    def scattered(self, n: int) -> Iterator[list[BlockHash]]:
-        """`n` times as many hashes as a prompt has, from anywhere in the pool."""
-        data = b"".join(Random(number).randbytes(HASH_BYTES * self._sizes.chain) for number in self._whole())
+    def scattered(self, whole: list[int], n: int) -> Iterator[list[BlockHash]]:
+        """`n` times as many hashes as a prompt has, from anywhere in these prompts."""
+        data = b"".join(Random(number).randbytes(HASH_BYTES * self._sizes.chain) for number in whole)
         for _ in range(n):
             chosen = self._random.sample(range(len(data) // HASH_BYTES), self._sizes.chain)
             yield [BlockHash(data[at * HASH_BYTES : (at + 1) * HASH_BYTES]) for at in chosen]
 
-    def _whole(self) -> list[int]:
-        """Numbers of the prompts that are in the pool from end to end."""
+    def whole(self) -> list[int]:
+        """Numbers of the prompts that are in the pool from end to end now."""
         return [number for number in range(self._n_taken) if self._is_whole(self.prompt(number))]
 
     def _is_whole(self, hashes: list[BlockHash]) -> bool:
