@@ -24,7 +24,7 @@ from tenuto.tiers.disk.runtime.device import Queue
 from tenuto.tiers.disk.runtime.items import Item
 from tenuto.tiers.disk.runtime.lanes import Move
 from tenuto.tiers.disk.runtime.striping import Piece
-from tenuto.tiers.disk.runtime.threads import IoThreads, Job
+from tenuto.tiers.disk.runtime.threads import PATIENCE, IoThreads, Job
 
 N_REAPERS = 2
 """Threads that check what has come, unless something else is said."""
@@ -82,6 +82,8 @@ class QueueLane:
         self._flights: dict[int, _Flight] = {}
         self._tokens = itertools.count(WOKEN + 1)
         self._n_reads = self._n_read_bytes = self._n_writes = 0
+        self._n_passed = 0
+        """Reads that have begun since the last write did."""
         self._is_closed = self._is_ending = False
         self._has_writer = True
         self._reapers: list[threading.Thread] = []
@@ -117,7 +119,8 @@ class QueueLane:
     def write(self, item: Item, piece: Piece) -> None:
         """See `Lane`."""
         with self._lock:
-            self._room.wait_for(lambda: self._n_writes < _MOST_WRITES and not self._waiting)
+            self._room.wait_for(lambda: self._n_writes < _MOST_WRITES and self._is_writes_turn())
+            self._n_passed = 0
             is_open = not self._is_ending
             self._n_writes += is_open
         flights = [_flight(item, piece, is_write=True)]
@@ -148,9 +151,14 @@ class QueueLane:
             begun.append(self._waiting.popleft())
             self._n_reads += 1
             self._n_read_bytes += begun[-1].n_bytes
-        if not self._waiting:
+        self._n_passed += len(begun)
+        if self._is_writes_turn():
             self._room.notify()
         return begun
+
+    def _is_writes_turn(self) -> bool:
+        """The lock is held."""
+        return not self._waiting or self._n_passed >= PATIENCE
 
     def _uncount(self, flight: _Flight) -> None:
         """The lock is held."""
