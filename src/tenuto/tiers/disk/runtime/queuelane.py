@@ -110,7 +110,7 @@ class QueueLane:
             begun = self._next()
         self._begin(begun)
         if not is_open:
-            self._refuse(flights)
+            _refuse(self.queue, flights)
 
     def put(self, jobs: Sequence[Job]) -> None:
         """See `Lane`."""
@@ -127,7 +127,7 @@ class QueueLane:
         if is_open:
             self._begin(flights)
         else:
-            self._refuse(flights)
+            _refuse(self.queue, flights)
 
     def close(self) -> None:
         """See `Lane`."""
@@ -293,10 +293,12 @@ class QueueLane:
             self._has_writer = False
             self._end_if_idle()
 
-    def _refuse(self, flights: Sequence[_Flight]) -> None:
-        """They came after the end, from a disk of the stripe that hung till now."""
-        for flight in flights:
-            self._end(flight, StoreError(Cause.MISSING, f"{flight.file.name}: its folder is closed"))
+
+def _refuse(queue: Queue, flights: Sequence[_Flight]) -> None:
+    """They came after the end, from a disk of the stripe that hung till now."""
+    for flight in flights:
+        _let_go(queue, flight)
+        flight.item.failed(StoreError(Cause.MISSING, f"{flight.file.name}: its folder is closed"))
 
 
 def _wake(queue: Queue) -> None:
