@@ -46,12 +46,13 @@ def open_tier(
                 file_bytes = parse_size(disk.file_bytes, "tiers.disk.file_bytes")
                 settings = DiskSettings(quota, file_bytes, disk.io_threads or None)
                 store: TierStore = DiskStore(mine, codec, settings, rank, volume.runtime)
+                mover = store.runtime.caps.mover
             else:
                 store = ForeignStore(mine, codec, open_store, quota.capacity_bytes)
+                mover = disk.store
             undo.pop_all()
     except StoreError as error:
         logger.warning("tenuto: the disk tier is off until the next start: %s", error)
         return None
-    if isinstance(store, DiskStore):
-        logger.info("tenuto: disk tier: %s: %s", volume.root, store.runtime.caps.mover)
+    logger.info("tenuto: disk tier: %s: %s", volume.root, mover)
     return store
