@@ -41,7 +41,7 @@ class Kernel:
         self.n_seen = self.n_destroyed = self.n_submits = 0
         self.commands = []
         self._changed = threading.Condition()
-        self._events = []
+        self._events = {}  # of each queue
 
     def __call__(self, number, *args):
         return {SETUP: self._setup, DESTROY: self._destroy, GET: self._get, SUBMIT: self._submit}[number](*args)
@@ -52,16 +52,17 @@ class Kernel:
             self._changed.notify_all()
 
     def _setup(self, n_events, address):
-        ctypes.c_uint64.from_address(address).value = 77
+        ctypes.c_uint64.from_address(address).value = context = 77 + len(self._events)
+        self._events[context] = []
         return 0
 
     def _destroy(self, context):
-        assert context == 77
+        assert context in self._events
         self.n_destroyed += 1
         return 0
 
     def _submit(self, context, n, pointers):
-        assert context == 77
+        assert context in self._events
         self.n_submits += 1
         for index in range(min(n, self.most)):
             command = COMMAND.unpack(ctypes.string_at(ctypes.c_uint64.from_address(pointers + 8 * index).value, 64))
@@ -72,10 +73,10 @@ class Kernel:
                 if error:
                     del self.refuse[self.n_seen - 1]
                     return -error
-            self._run(*command[:8])
+            self._run(context, *command[:8])
         return min(n, self.most)
 
-    def _run(self, token, _, code, __, fd, address, n, offset):
+    def _run(self, context, token, _, code, __, fd, address, n, offset):
         parts = [(address, n)]
         if code in (PREADV, PWRITEV):
             words = (ctypes.c_uint64 * (2 * n)).from_address(address)
@@ -88,23 +89,22 @@ class Kernel:
             result = (os.pwritev if is_write else os.preadv)(fd, buffers, offset)
             result = self.result(result)
         with self._changed:
-            self._events.append((token, 0, result, 0))
+            self._events[context].append((token, 0, result, 0))
             self._changed.notify_all()
 
-    def _there(self):
-        return [event for event in self._events if self.gate.is_set() or event[0] == WOKEN]
+    def _there(self, context):
+        return [event for event in self._events[context] if self.gate.is_set() or event[0] == WOKEN]
 
     def _get(self, context, n_least, n_most, address, time):
-        assert context == 77
         timeout_s = None
         if time:
             seconds, nanoseconds = (ctypes.c_int64 * 2).from_address(time)
             timeout_s = seconds + nanoseconds / 1e9
         with self._changed:
-            self._changed.wait_for(lambda: len(self._there()) >= n_least, timeout_s)
-            found = self._there()[:n_most]
+            self._changed.wait_for(lambda: len(self._there(context)) >= n_least, timeout_s)
+            found = self._there(context)[:n_most]
             for event in found:
-                self._events.remove(event)
+                self._events[context].remove(event)
         ctypes.memmove(address, b"".join(struct.pack("=QQqq", *event) for event in found), 32 * len(found))
         return len(found)
 
@@ -414,6 +414,28 @@ def test_a_folder_without_nameless_files_is_tried_with_a_name(tmp_path, monkeypa
     runtime = open_runtime(f"file://{tmp_path / 'new'}")
     assert runtime.caps.is_queued == is_queued
     assert runtime.caps.mover == f"file, by {'kernel AIO' if is_queued else 'threads'}"
+    runtime.close()
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize(("refused", "number"), [(os.O_CREAT, errno.EROFS), (os.O_DIRECT, errno.EINVAL)])
+def test_a_folder_that_takes_no_file_with_a_name_or_only_through_the_page_cache_has_no_queue(
+    tmp_path, monkeypatch, opened, refused, number
+):
+    opened(Kernel())  # where there is a queue
+    plain = os.open
+
+    def refuse(path, flags, *args, **kwargs):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "no")
+        if flags & refused:
+            raise OSError(number, "no")
+        return plain(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    (tmp_path / "new").mkdir()
+    runtime = open_runtime(f"file://{tmp_path / 'new'}")
+    assert not runtime.caps.is_queued
     runtime.close()
     assert list((tmp_path / "new").iterdir()) == []
 

@@ -145,6 +145,25 @@ def test_reads_go_before_writes_that_wait(tmp_path):
     runtime.close()
 
 
+@pytest.mark.parametrize("scheme", ["mem", "file"])
+def test_readers_that_never_pause_do_not_stop_all_writing(tmp_path, scheme):
+    """Each read that ends asks for another one: there is always one that waits."""
+    runtime = open_runtime("mem://" if scheme == "mem" else f"file://{tmp_path}", RuntimeSettings(n_threads=1))
+    bench = Bench(runtime)
+    is_over = threading.Event()
+
+    def again():
+        if not is_over.is_set():
+            runtime.submit([bench.request(Op.READ, 0, work=again)])
+
+    for _ in range(200):
+        again()
+    write = runtime.submit([bench.request(Op.WRITE, 1)])
+    assert runtime.wait(write, 30) == (Done(bench.chunk),)
+    is_over.set()
+    runtime.close()
+
+
 class Choosy:
     """Takes what `is_taken` says of each item's chunk, at first; ends items when told."""
 

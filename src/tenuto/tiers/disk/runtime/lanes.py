@@ -20,7 +20,7 @@ _JOB_BYTES = 1 << 20
 
 
 class Lane(Protocol):
-    """The way to one disk. Thread-safe. Reads go before writes that wait."""
+    """The way to one disk. Thread-safe. Reads go before writes that wait, within bounds (`PATIENCE`)."""
 
     is_queued: bool
     """Whether pieces wait in the kernel, and not in threads."""

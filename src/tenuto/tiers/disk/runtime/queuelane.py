@@ -24,7 +24,7 @@ from tenuto.tiers.disk.runtime.device import Queue
 from tenuto.tiers.disk.runtime.items import Item
 from tenuto.tiers.disk.runtime.lanes import Move
 from tenuto.tiers.disk.runtime.striping import Piece
-from tenuto.tiers.disk.runtime.threads import IoThreads, Job
+from tenuto.tiers.disk.runtime.threads import PATIENCE, IoThreads, Job
 
 N_REAPERS = 2
 """Threads that check what has come, unless something else is said."""
@@ -43,7 +43,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A piece on its way. `parts` of memory are left of it, from `offset` of the file."""
+    """A piece on its way. Left of it are `parts` of memory, (address, bytes) each, from `offset` of the file on."""
 
     item: Item
     file: File
@@ -68,7 +68,13 @@ class _Flight:
 
 
 class QueueLane:
-    """See `Lane`. Reads are queued by whoever asks, writes by a thread of its own: a file that grows may hold it."""
+    """See `Lane`. Reads are queued by whoever asks, writes by a thread of its own: a file that grows may hold it.
+
+    A read waits, until it is counted as one of those that may be under way; a write waits in its thread. What is
+    counted gets its file and a number, is queued, and ends by that number; whoever sees it end counts and queues what
+    waits. The lock is for what waits, the counts and the end, and is not held while flights are queued or waited for.
+    Flights by their numbers are put in and looked up without it: a number has one user at a time.
+    """
 
     is_queued = True
 
@@ -82,6 +88,8 @@ class QueueLane:
         self._flights: dict[int, _Flight] = {}
         self._tokens = itertools.count(WOKEN + 1)
         self._n_reads = self._n_read_bytes = self._n_writes = 0
+        self._n_passed = 0
+        """Reads that have begun since the last write did."""
         self._is_closed = self._is_ending = False
         self._has_writer = True
         self._reapers: list[threading.Thread] = []
@@ -108,7 +116,7 @@ class QueueLane:
             begun = self._next()
         self._begin(begun)
         if not is_open:
-            self._refuse(flights)
+            _refuse(self.queue, flights)
 
     def put(self, jobs: Sequence[Job]) -> None:
         """See `Lane`."""
@@ -117,14 +125,15 @@ class QueueLane:
     def write(self, item: Item, piece: Piece) -> None:
         """See `Lane`."""
         with self._lock:
-            self._room.wait_for(lambda: self._n_writes < _MOST_WRITES and not self._waiting)
+            self._room.wait_for(lambda: self._n_writes < _MOST_WRITES and self._is_writes_turn())
+            self._n_passed = 0
             is_open = not self._is_ending
             self._n_writes += is_open
         flights = [_flight(item, piece, is_write=True)]
         if is_open:
             self._begin(flights)
         else:
-            self._refuse(flights)
+            _refuse(self.queue, flights)
 
     def close(self) -> None:
         """See `Lane`."""
@@ -148,9 +157,14 @@ class QueueLane:
             begun.append(self._waiting.popleft())
             self._n_reads += 1
             self._n_read_bytes += begun[-1].n_bytes
-        if not self._waiting:
+        self._n_passed += len(begun)
+        if self._is_writes_turn():
             self._room.notify()
         return begun
+
+    def _is_writes_turn(self) -> bool:
+        """The lock is held."""
+        return not self._waiting or self._n_passed >= PATIENCE
 
     def _uncount(self, flight: _Flight) -> None:
         """The lock is held."""
@@ -161,7 +175,7 @@ class QueueLane:
             self._n_read_bytes -= flight.n_bytes
 
     def _begin(self, flights: list[_Flight]) -> None:
-        """Queue what is counted, and in place of what fails what waits."""
+        """Queue what is counted; in place of what fails, go on with what waits."""
         while flights:
             failed: list[tuple[_Flight, BaseException]] = []
             commands, is_full = self._commands(flights, failed)
@@ -187,9 +201,10 @@ class QueueLane:
     def _commands(
         self, flights: Sequence[_Flight], failed: list[tuple[_Flight, BaseException]]
     ) -> tuple[list[Command], bool]:
-        """Open their files, and number them: their ends may come before the call returns that queues them.
+        """A command for each flight whose file opens; and whether no more can be open, and the rest was put back.
 
-        And whether some were put back: no more files can be open.
+        What can't be opened goes to `failed`. Flights get their numbers here, since their ends may come before the call
+        returns that queues them.
         """
         commands: list[Command] = []
         for index, flight in enumerate(flights):
@@ -206,9 +221,10 @@ class QueueLane:
         return commands, False
 
     def _put_back(self, flights: Sequence[_Flight], commands: Sequence[Command] = ()) -> bool:
-        """There is room for no more: leave reads to whoever sees the next one end; no where nobody will.
+        """There is room for no more: let reads wait again, for whoever sees another end; whether they do.
 
-        `commands`: what they are numbered by.
+        Writes don't, nor do reads where nothing else is under way: nobody would begin them. `commands` has their
+        numbers, if they have any: given up too.
         """
         with self._lock:
             for command in commands:
@@ -222,6 +238,7 @@ class QueueLane:
             return True
 
     def _reap(self) -> None:
+        """Take in ends until the lane has ended; the last thread gives the queue back."""
         n_least, timeout_s = 1, None
         while not self._is_ending:
             if found := self.queue.wait(n_least, timeout_s):
@@ -237,13 +254,12 @@ class QueueLane:
             else:
                 self.queue.close()
 
-    def _ended(self, found: Sequence[tuple[int, int]]) -> None:
+    def _ended(self, events: Sequence[tuple[int, int]]) -> None:
+        """Go on with what moved in part, begin what waits in place of what has ended, and then tell the items."""
         ended: list[tuple[_Flight, int]] = []
         rest: list[_Flight] = []
-        tokens = [token for token, _ in found if token != WOKEN]
+        found = [(token, result) for token, result in events if token != WOKEN]
         for token, result in found:
-            if token == WOKEN:
-                continue
             flight = self._flights[token]
             if result < 0 or not flight.go_on(result):
                 _let_go(self.queue, flight)  # before others look for room: few files may be open
@@ -251,7 +267,7 @@ class QueueLane:
             else:
                 rest.append(flight)
         with self._lock:
-            for token in tokens:
+            for token, _ in found:
                 del self._flights[token]
             for flight, _ in ended:
                 self._uncount(flight)
@@ -263,7 +279,7 @@ class QueueLane:
             self._end(flight, None if result >= 0 else OSError(-result, os.strerror(-result)))
 
     def _end(self, flight: _Flight, error: BaseException | None) -> None:
-        """Tell the item."""
+        """Tell the item how its piece ended."""
         _let_go(self.queue, flight)
         if error is not None:
             flight.item.failed(_mapped(flight, error))
@@ -281,14 +297,17 @@ class QueueLane:
             _wake(self.queue)
 
     def _writer_ended(self) -> None:
+        """By the thread for writes, when it has no job any more."""
         with self._lock:
             self._has_writer = False
             self._end_if_idle()
 
-    def _refuse(self, flights: Sequence[_Flight]) -> None:
-        """They came after the end, from a disk of the stripe that hung till now."""
-        for flight in flights:
-            self._end(flight, StoreError(Cause.MISSING, f"{flight.file.name}: its folder is closed"))
+
+def _refuse(queue: Queue, flights: Sequence[_Flight]) -> None:
+    """They came after the end, from a disk of the stripe that hung till now."""
+    for flight in flights:
+        _let_go(queue, flight)
+        flight.item.failed(StoreError(Cause.MISSING, f"{flight.file.name}: its folder is closed"))
 
 
 def _wake(queue: Queue) -> None:
@@ -297,6 +316,7 @@ def _wake(queue: Queue) -> None:
 
 
 def _let_go(queue: Queue, flight: _Flight) -> None:
+    """Give its descriptor back, once."""
     taken, flight.descriptor = flight.descriptor, None
     if taken is not None:
         queue.give_back(taken)

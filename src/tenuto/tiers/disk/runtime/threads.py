@@ -1,4 +1,4 @@
-"""Persistent threads with two queues: what somebody waits for goes first."""
+"""Persistent threads with two queues: what somebody waits for goes first, within bounds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+PATIENCE = 128
+"""So many reads go before a write that waits, and no more: readers that never pause do not stop all writing."""
 _JOIN_S = 1.0
 
 Job = Callable[[], None]
@@ -21,6 +23,8 @@ class IoThreads:
         self._ready = threading.Condition()
         self._urgent: deque[Job] = deque()
         self._normal: deque[Job] = deque()
+        self._n_passed = 0
+        """Urgent jobs since the last that was not."""
         self._is_closed = False
         self._at_end = at_end
         self._n_alive = 0
@@ -72,6 +76,14 @@ class IoThreads:
                         self._n_alive -= 1
                         return not self._n_alive
                     self._ready.wait()
-                job = (self._urgent or self._normal).popleft()
+                job = self._next()
             job()
             del job  # an idle thread keeps no buffer alive
+
+    def _next(self) -> Job:
+        """The lock is held."""
+        if self._urgent and not (self._normal and self._n_passed >= PATIENCE):
+            self._n_passed += 1
+            return self._urgent.popleft()
+        self._n_passed = 0
+        return self._normal.popleft()
