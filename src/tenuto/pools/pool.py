@@ -200,8 +200,7 @@ class Pool:
     def keys(self, lease: Lease) -> list[BlockKey]:
         """The blocks of a lease, in order. Keeps the lease."""
         with self._locked():
-            lease.borrow(self)
-            return [self._keys[slot] for slot in lease.slots]
+            return list(map(self._keys.__getitem__, lease.borrow(self).tolist()))
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; blocks that nobody holds any more can be evicted."""
@@ -305,24 +304,26 @@ class Pool:
             self._states[array] = TRANSITIONS[now, trigger]
 
     def _hold(self, array: Slots) -> None:
-        idle = array[self._leases[array] == 0]
-        self._leases[array] += 1
-        self._n_cached -= len(idle)
-        self._policy.leased(idle)
+        counts = self._leases[array]
+        idle = array[counts == 0]
+        self._leases[array] = counts + 1
+        if len(idle):
+            self._n_cached -= len(idle)
+            self._policy.leased(idle)
 
     def _unhold(self, array: Slots) -> None:
-        self._leases[array] -= 1
-        idle = array[self._leases[array] == 0]
-        if self._doomed:
-            doomed = [slot for slot in idle.tolist() if slot in self._doomed]
-            if doomed:
-                self._doomed.difference_update(doomed)
-                gone = np.array(doomed, np.int32)
-                self._move(gone, Trigger.INVALIDATE)
-                self._policy.forgotten(gone)
-                self._put_free(doomed)
-                idle = np.array([slot for slot in idle.tolist() if self._states[slot]], np.int32)
-        self._cache(idle)
+        counts = self._leases[array]
+        idle = array[counts == 1]
+        self._leases[array] = counts - 1
+        if self._doomed and (doomed := [slot for slot in idle.tolist() if slot in self._doomed]):
+            self._doomed.difference_update(doomed)
+            gone = np.array(doomed, np.int32)
+            self._move(gone, Trigger.INVALIDATE)
+            self._policy.forgotten(gone)
+            self._put_free(doomed)
+            idle = np.array([slot for slot in idle.tolist() if self._states[slot]], np.int32)
+        if len(idle):
+            self._cache(idle)
 
     def _cache(self, array: Slots) -> None:
         self._n_cached += len(array)
@@ -363,10 +364,9 @@ class Pool:
         return keys
 
     def _pop_free(self, n: int) -> list[int]:
-        if n <= 0:
-            return []
-        taken = self._free[-n:]
-        del self._free[-n:]
+        begin = len(self._free) - n
+        taken = self._free[begin:]
+        del self._free[begin:]
         return taken[::-1]
 
     def _put_free(self, slots: list[int]) -> None:
