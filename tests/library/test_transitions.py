@@ -122,6 +122,53 @@ def test_blocks_are_filled_in_order_each_after_the_commit_of_the_one_before(cach
         assert hit.hashes == [first, second]
 
 
+def test_the_first_blocks_are_registered_while_the_last_is_filled_and_the_lease_goes_on_behind_them(cache):
+    tokens = prompt(1, 5)
+    read = []
+    with cache.allocate(4) as blocks:
+        blocks.init_sequence()
+        assert (len(blocks.register(0)), blocks.hashes) == (0, [])
+        for token in tokens[: 4 * TOKENS]:
+            blocks.add_token(token)
+            if blocks.n_tokens % TOKENS == 0:
+                blocks.commit()
+            if blocks.n_complete == 2:
+                hashes, slots = blocks.hashes, blocks.slots[:2]
+                read.append(blocks.register(1))
+                assert (read[-1].hashes, read[-1].slots) == (hashes[:1], slots[:1])
+                assert (blocks.hashes, blocks.slots[0], blocks.n_complete) == (hashes[1:], slots[1], 1)
+        assert blocks.states == [SlotState.COMPLETE]
+        with pytest.raises(StateError, match="cannot register 2 of 1 blocks"):
+            blocks.register(2)
+        read.append(blocks.register(1))
+        assert blocks.is_consumed
+    assert [one.start for one in read] == [0, 1, 2, 3]
+    for one in read:
+        one.release()
+    with cache.match(tokens) as hit:
+        assert hit.hashes == [block for one in read for block in one.hashes]
+
+
+def test_what_is_behind_the_full_blocks_is_given_up_where_they_are_registered(cache):
+    tokens = prompt(1, 3)[:-1]
+    with cache.allocate(4) as blocks:
+        blocks.init_sequence()
+        for _ in range(2):
+            blocks.add_tokens(tokens[blocks.n_tokens :])
+            blocks.commit()
+        blocks.add_tokens(tokens[blocks.n_tokens :])
+        with pytest.raises(StateError, match=r"block 2: it is PARTIAL; register\(2\) takes what is before it$"):
+            blocks.register()
+        with pytest.raises(StateError, match="block 2: it is PARTIAL"):
+            blocks.register(3)
+        blocks.register(blocks.n_complete).release()
+        assert blocks.states == [SlotState.PARTIAL, SlotState.RESET]
+        assert blocks.n_tokens == TOKENS - 1
+    assert cache.statistics()["device.leased"] == 0
+    with cache.match(tokens) as hit:
+        assert len(hit) == 2
+
+
 @pytest.mark.parametrize("bad", [-1, 2**32, "x", 1.5])
 def test_what_is_no_token_is_refused_and_nothing_is_added(cache, bad):
     with cache.allocate() as blocks:

@@ -123,8 +123,9 @@ class WritableBlocks(_Held):
     """Exclusive lease on empty blocks, to be filled with one sequence in order; `KVCache.allocate` gives it.
 
     The first goes from RESET to PARTIAL by `init_sequence`, each to COMPLETE by `commit`, and the next to PARTIAL by
-    the next token. `register` makes them matchable and consumes the lease, as `discard` does. Use it with ``with``. One
-    that is dropped gives its blocks back and warns. One thread at a time.
+    the next token. `register` makes them matchable: all of them, which consumes the lease as `discard` does, or the
+    first ones, and the lease keeps the rest. Use it with ``with``, which discards what was not registered. One that is
+    dropped gives its blocks back and warns. One thread at a time.
     """
 
     def __init__(self, core: CacheCore, lease: WritableLease) -> None:
@@ -133,7 +134,8 @@ class WritableBlocks(_Held):
         self._page_tokens = core.page_tokens
         self._sequence: TokenSequence | None = None
         self._start = 0
-        self._n_complete = 0
+        self.n_complete = 0
+        """How many are COMPLETE: the first ones. It is also the index of the block that the next token goes into."""
         self._is_partial = False
         self._is_registered = False
 
@@ -143,9 +145,14 @@ class WritableBlocks(_Held):
     @property
     def states(self) -> list[SlotState]:
         """The state of each block. Raises `LeaseError` when consumed, as everything here does."""
-        n_open = len(self.slots) - self._n_complete - self._is_partial
-        states = [SlotState.COMPLETE] * self._n_complete + [SlotState.PARTIAL] * self._is_partial
+        n_open = len(self.slots) - self.n_complete - self._is_partial
+        states = [SlotState.COMPLETE] * self.n_complete + [SlotState.PARTIAL] * self._is_partial
         return states + [SlotState.RESET] * n_open
+
+    @property
+    def hashes(self) -> list[BlockHash]:
+        """The names of those that are COMPLETE, in order, 16 bytes each: see `BlockHash`."""
+        return [] if self._sequence is None else self._sequence.hashes[self._start : self._start + self.n_complete]
 
     @property
     def slots(self) -> list[int]:
@@ -161,14 +168,15 @@ class WritableBlocks(_Held):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that were added to these blocks; those of `after` do not count."""
+        """Tokens that were added to these blocks; those of `after`, and of what was registered, do not count."""
         return 0 if self._sequence is None else len(self._sequence.chain) - self._start * self._page_tokens
 
     def init_sequence(self, salt: str | ExtraKeys = "", after: Blocks | None = None) -> None:
         """RESET → PARTIAL: the first block begins a sequence, or continues it behind all blocks of `after`.
 
         `salt`: what else the keys and values depend on, or whom they belong to; other salts share no blocks. Behind
-        `after` it is that of `after`, and none may be given. Raises `StateError` when one has begun already.
+        `after` it is that of `after`, and none may be given. `after` tells the tokens before: it may have been
+        released. Raises `StateError` when one has begun already.
         """
         if self._sequence is not None:
             raise StateError(f"cannot init a sequence in blocks that have one: block 0 is {self.states[0].name}")
@@ -180,28 +188,29 @@ class WritableBlocks(_Held):
     def add_token(self, token_id: int) -> None:
         """Add one token to the block that is PARTIAL. Raises `StateError` when it is full: `commit` it first."""
         if not self.add_tokens([token_id]):
-            raise StateError(f"cannot add a token to block {self._n_complete}: it is full; commit it")
+            raise StateError(f"cannot add a token to block {self.n_complete}: it is full; commit it")
 
     def add_tokens(self, token_ids: Sequence[int]) -> int:
-        """Add tokens up to the end of the block that is PARTIAL; how many were taken, 0 when it is full.
+        """Add tokens up to the end of one block, the PARTIAL or the next; how many were taken, 0 when it is full.
 
-        Raises `StateError` before `init_sequence`, behind the last block, and for what is no token (0 to 2³² - 1).
+        What was not taken is to be given again, behind `commit`. Raises `StateError` before `init_sequence`, behind the
+        last block, and for what is no token (0 to 2³² - 1).
         """
-        sequence = self._begun("add tokens to")
-        if not self._is_partial and self._n_complete == len(self.slots):
-            raise StateError(f"cannot add tokens: all {self._n_complete} blocks are COMPLETE")
-        room = (self._n_complete + 1) * self._page_tokens - self.n_tokens
+        sequence = _begun(self, self._sequence, "add tokens to")
+        if not self._is_partial and self.n_complete == len(self.slots):
+            raise StateError(f"cannot add tokens: all {self.n_complete} blocks are COMPLETE")
+        room = (self.n_complete + 1) * self._page_tokens - self.n_tokens
         taken = list(token_ids[:room])
         sequence.append(taken)
         if taken and not self._is_partial:
-            self._core.pool.init(self._lease, self._n_complete)
+            self._core.pool.init(self._lease, self.n_complete)
             self._is_partial = True
         return len(taken)
 
     def commit(self) -> BlockHash:
         """PARTIAL → COMPLETE: the block is full; gives its name. Raises `StateError` unless one is PARTIAL and full."""
-        sequence = self._begun("commit")
-        at = self._n_complete
+        sequence = _begun(self, self._sequence, "commit")
+        at = self.n_complete
         if not self._is_partial:
             raise StateError(f"cannot commit: no block is PARTIAL, {at} are COMPLETE")
         if self.n_tokens < (at + 1) * self._page_tokens:
@@ -209,7 +218,7 @@ class WritableBlocks(_Held):
             raise StateError(f"cannot commit block {at}: it has {n_tokens} tokens of {self._page_tokens}")
         key = sequence.chain.key(self._start + at)
         self._core.pool.commit(self._lease, at, key)
-        self._n_complete, self._is_partial = at + 1, False
+        self.n_complete, self._is_partial = at + 1, False
         return key.hash
 
     def apply(self, token_ids: Sequence[int], salt: str | ExtraKeys = "", after: Blocks | None = None) -> None:
@@ -226,38 +235,46 @@ class WritableBlocks(_Held):
         sequence, start = _begin(self._core, salt, after)
         sequence.append(token_ids)
         self._core.pool.apply(self._lease, [sequence.chain.key(index) for index in range(start, start + len(self))])
-        self._sequence, self._start, self._n_complete = sequence, start, len(self)
+        self._sequence, self._start, self.n_complete = sequence, start, len(self)
 
-    def register(self) -> Blocks:
+    def register(self, n_blocks: int | None = None) -> Blocks:
         """COMPLETE → REGISTERED: the bytes are all there, and others may match the blocks. Consumes the lease.
 
-        Waits while the tiers below have no room for what is on its way, `runtime.load_timeout_s` at most. A block that
-        is registered already keeps its first bytes, and the lease given is on those. On a GPU: what writes the bytes is
-        queued on the current stream. Raises `StateError`, with nothing changed, unless every block is COMPLETE.
+        `n_blocks`: the first so many of them, perhaps none. The lease keeps the others, counted from 0 again, whose
+        sequence goes on. Waits while the tiers below have no room for what is on its way, `runtime.load_timeout_s` at
+        most. A block that is registered already keeps its first bytes, and the lease given is on those. On a GPU: what
+        writes the bytes is queued on the current stream. Raises `StateError`, with nothing changed, unless every block
+        that is to be registered is COMPLETE.
         """
-        if self._sequence is None or self._n_complete < len(self.slots):
-            least = self.states[self._n_complete] if len(self) else SlotState.RESET
-            raise StateError(f"cannot register block {self._n_complete}: it is {least.name}")
-        held = self._core.register(self._lease, self._sequence, self._start)
-        self._is_registered = True
-        return Blocks(self._core, self._sequence, self._start, [held])
+        n_before = len(self.slots)
+        n_wanted = n_before if n_blocks is None else n_blocks
+        if not 0 <= n_wanted <= n_before:
+            raise StateError(f"cannot register {n_wanted} of {n_before} blocks")
+        if self._sequence is None or self.n_complete < n_wanted:
+            at = self.n_complete
+            fix = f"; register({at}) takes what is before it" if at else ""
+            raise StateError(f"cannot register block {at}: it is {self.states[at].name}{fix}")
+        sequence, start = self._sequence, self._start
+        try:
+            held = self._core.register(self._lease, n_wanted, sequence, start)
+        finally:  # also when it is interrupted: what was taken is no longer here
+            n_taken = n_before - len(self._lease)
+            self._start += n_taken
+            self.n_complete -= n_taken
+        self._is_registered = self._lease.is_consumed
+        return Blocks(self._core, sequence, start, [held])
 
     def reset(self) -> None:
         """Any state but REGISTERED → RESET: the blocks are empty again, and still leased. Raises as `slots` does."""
         if self.slots:
             self._lease = self._core.empty(self._lease)
             self._lease.known_as = type(self).__name__
-        self._sequence, self._start, self._n_complete, self._is_partial = None, 0, 0, False
+        self._sequence, self._start, self.n_complete, self._is_partial = None, 0, 0, False
 
     def discard(self) -> None:
         """Give the blocks up: their content is lost. Raises as `slots` does."""
         if self.slots:
             self._lease.discard()
-
-    def _begun(self, verb: str) -> TokenSequence:
-        if not self.slots or self._sequence is None:
-            raise StateError(f"cannot {verb} block 0: it is RESET; init_sequence comes first")
-        return self._sequence
 
     _give_back = discard
 
@@ -277,3 +294,10 @@ def _begin(core: CacheCore, salt: str | ExtraKeys, after: object) -> tuple[Token
         raise StateError("cannot give a salt to blocks behind others, whose salt they have; leave it out")
     start = after.start + len(after)
     return after.sequence.head(start), start
+
+
+def _begun(blocks: WritableBlocks, sequence: TokenSequence | None, verb: str) -> TokenSequence:
+    """The sequence of blocks that are still leased. Raises `StateError` when none has begun."""
+    if not blocks.slots or sequence is None:
+        raise StateError(f"cannot {verb} block 0: it is RESET; init_sequence comes first")
+    return sequence

@@ -97,12 +97,15 @@ class CacheCore:
         """A sequence without tokens."""
         return TokenSequence(self._namespace.digest, self.page_tokens, extra)
 
-    def register(self, lease: WritableLease, sequence: TokenSequence, start: int) -> Lease:
-        """Make COMPLETE blocks of a sequence matchable, and send them down."""
+    def register(self, lease: WritableLease, n_blocks: int, sequence: TokenSequence, start: int) -> Lease:
+        """Make the first `n_blocks` of a lease matchable, which are blocks of a sequence from `start`; send them down.
+
+        They are taken out of the lease, which is consumed when they are all of it.
+        """
         with self.turn():
             if sequence.chain.root != self._namespace.digest:
                 raise StateError("cannot register blocks that were begun before the cache was reset; discard them")
-            held = self.pool.register(lease).lease
+            held = self.pool.register(lease if n_blocks == len(lease) else lease.split(range(n_blocks))).lease
             runs = [PageRun((slot,)) for slot in held.slots]
             self.below.keep(Filled(sequence.chain, start, runs), self.runtime.load_timeout_s)
             return held
