@@ -34,8 +34,7 @@ class CachedModel:
             inner_dim=config.num_key_value_heads * self.head_dim,
             dtype=str(model.dtype).removeprefix("torch."),
         )
-        n_bytes = self.layout.size_bytes + self.layout.alignment
-        memory = torch.zeros(n_bytes, dtype=torch.uint8, device=model.device)
+        memory = torch.zeros(self.layout.buffer_bytes, dtype=torch.uint8, device=model.device)
         tiers = {"host.capacity": host_memory, "disk.path": str(folder), "disk.capacity": disk}
         settings = {f"tiers.{key}": value for key, value in tiers.items()}
         self.blocks = tenuto.open_cache(self.layout, model=name, buffer=memory, settings=settings)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.adapter
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
-MOST_LINES = {"library.py": 20}
+MOST_LINES = {"library.py": 20, "generate.py": 50}
 """Lines of code: without blank lines, comments and the docstring."""
 
 
@@ -26,6 +26,11 @@ def test_an_example_runs(tmp_path, name):
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_a_second_turn_finds_what_the_first_has_generated():
+    run = subprocess.run([sys.executable, EXAMPLES / "generate.py"], capture_output=True, text=True, check=False)
+    assert run.stdout.splitlines() == ["first turn: 100 tokens, 99 computed", "second turn: 123 tokens, 26 computed"]
 
 
 def test_the_librarys_example_says_what_it_wants():

@@ -215,7 +215,7 @@ def test_a_match_that_is_interrupted_gives_its_blocks_back_once_nothing_writes_t
 
 def test_memory_of_every_kind_holds_blocks(tmp_path):
     shared = Shared()
-    layers = [np.zeros(LAYOUT.region_bytes * 4, np.float16) for _ in range(LAYOUT.n_layers)]
+    layers = [np.zeros(LAYOUT.region_bytes, np.uint8) for _ in range(LAYOUT.n_layers)]
     per_layer = Layout("per layer", 8, 3, 2, TOKENS, 8, "float32")
     for options in (
         {"allocator": "heap"},

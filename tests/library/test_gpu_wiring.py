@@ -43,7 +43,7 @@ def made_up_gpu(monkeypatch, device_type="cuda"):
 def test_blocks_of_any_layout_go_by_the_way_of_the_kernels(monkeypatch, tmp_path, kind, outer_dim, dtype):
     made = made_up_gpu(monkeypatch)
     layout = Layout(kind, 4, 3, outer_dim, TOKENS, 8, dtype, alignment=256)
-    buffer = torch.zeros(layout.size_bytes + 256, dtype=torch.uint8)
+    buffer = torch.zeros(layout.buffer_bytes, dtype=torch.uint8)
     expected = {}
     with opened(tmp_path, layout=layout, buffer=buffer, tiers__device__load_ring="3 MiB") as cache:
         for number in range(1, 6):

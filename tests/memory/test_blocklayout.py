@@ -44,7 +44,7 @@ def planes(layout):
 
 @given(layouts)
 def test_no_byte_belongs_to_two_planes_and_blocks_are_aligned(layout):
-    owner = np.zeros(layout.size_bytes, int)
+    owner = np.zeros(layout.buffer_bytes, int)
     for plane in planes(layout):
         at = layout.offset(*plane)
         owner[at : at + layout.plane_bytes] += 1
@@ -115,15 +115,29 @@ def memories(layout):
 
 
 @given(layouts, st.integers(0, 63))
-def test_buffers_of_the_bytes_that_a_layout_says_are_enough_at_any_address(layout, shift):
+def test_a_buffer_of_the_bytes_that_a_layout_says_is_used_from_its_first_byte_whatever_its_address(layout, shift):
     def buffer(size):
-        assert size % layout.itemsize == 0
-        return np.zeros(size + shift, np.uint8)[shift:]
+        return Heap().allocate(size + shift)[shift:]
 
-    assert BlockMemory(layout, buffer(layout.buffer_bytes)).view(0, 0, 0).size
-    if layout.kind == "per layer":
-        buffers = [buffer(layout.region_bytes) for _ in range(layout.n_layers)]
-        assert BlockMemory(layout, buffers).view(0, 0, 0).size
+    is_split = layout.kind == "per layer"
+    for buffers in [[buffer(layout.buffer_bytes)], [buffer(layout.region_bytes) for _ in range(layout.n_layers)]][
+        : 1 + is_split
+    ]:
+        given = buffers[0] if len(buffers) == 1 else buffers
+        if shift % layout.itemsize:
+            with pytest.raises(
+                ConfigError, match=rf"^buffer: it begins at 0x\w+, between two elements of {layout.itemsize}"
+            ):
+                BlockMemory(layout, given)
+            return
+        memory = BlockMemory(layout, given)
+        for number, plane in enumerate(planes(layout)):
+            write(memory.view(*plane), bytes([number + 1]) * layout.plane_bytes)
+            at, layer = layout.offset(*plane), plane[1]
+            if len(buffers) > 1:
+                at -= layer * layout.layer_stride
+            found = buffers[layer if len(buffers) > 1 else 0][at : at + layout.plane_bytes]
+            assert set(found.tolist()) == {number + 1}
 
 
 def as_bytes(plane):
@@ -174,23 +188,60 @@ def test_a_gpus_way_sees_the_same_bytes(layout):
 
 
 SMALL = Layout("per layer", 4, 2, 2, 16, 8, "float16")
+BOTH = np.zeros(2 * SMALL.region_bytes, np.uint8)
 
 
 @pytest.mark.parametrize(
     ("buffer", "line"),
     [
-        (np.zeros(100, np.uint8), "buffer: 100 bytes are too few for 4096 at an alignment of 64; give 4160"),
+        (np.zeros(100, np.uint8), "buffer: 100 bytes are too few; give 4096"),
         (bytes(1 << 14), "buffer: the array is not contiguous or not writable"),
         (np.zeros((200, 200), np.uint8).T, "buffer: the array is not contiguous"),
         (torch.zeros(200, 200).T, "buffer: the tensor is not contiguous"),
         ("text", "buffer: str gives no memory"),
         ([np.zeros(8000, np.uint8)] * 3, "buffer: 3 buffers for 2 layers"),
+        (np.zeros(4096, np.float32), "buffer: float32 is not the layout's float16; give float16 of the shape (2, 4, 2"),
+        (torch.zeros(4096), "buffer: torch.float32 is not the layout's float16; give"),
+        (np.zeros((4, 2, 2, 16, 8), np.float16), "buffer: the shape (4, 2, 2, 16, 8) of float16 is not the layout's; "),
+        (torch.zeros((2, 4, 2, 8, 16)).half(), "buffer: the shape (2, 4, 2, 8, 16) of torch.float16 is not"),
+        (np.zeros((2, 4, 2, 16, 8), np.uint8), "buffer: the shape (2, 4, 2, 16, 8) of uint8 is not"),
+        ([np.zeros((2, 4, 2, 16, 8), np.float16)] * 2, "buffer: the shape (2, 4, 2, 16, 8) of float16 is not"),
+        ([np.zeros((4, 2, 16, 8), np.float16)] * 2, "buffer: those of layers 0 and 1 share memory; give each its own"),
+        ([BOTH[1 << 10 :], BOTH], "buffer: those of layers 0 and 1 share memory; give each its own"),
+        ([BOTH, torch.zeros(2048, dtype=torch.uint8, device="meta")], "buffer: the layers are on cpu and meta; give"),
     ],
 )
 def test_a_buffer_that_will_not_do_is_told_in_one_line(buffer, line):
     with pytest.raises(ConfigError) as raised:
         BlockMemory(SMALL, buffer)
     assert str(raised.value).startswith(line)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "bytes"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_array_of_the_layouts_shape_holds_block_after_block_with_heads_or_without(kind, dtype):
+    layout = Layout(kind, 3, 2, 2, 4, 8, dtype)
+    for shape in (layout.shape, (*layout.shape[:-1], 4, 2), (int(np.prod(layout.shape)),)):
+        array = np.zeros(shape, {"bfloat16": "u2", "bytes": "u1"}.get(dtype, dtype))
+        tensor = torch.zeros(shape, dtype=getattr(torch, "uint8" if dtype == "bytes" else dtype))
+        for whole in (array, tensor):
+            BlockMemory(layout, whole).view(2, 1, 0)[:] = 1
+            at = (2, 1, 0) if kind == "contiguous" else (1, 2, 0)
+            assert (whole.reshape(layout.shape)[at] == 1).all()
+            assert (whole == 1).sum() == 4 * 8
+    if kind == "per layer":
+        layers = [np.zeros(layout.shape[1:], array.dtype) for _ in range(2)]
+        BlockMemory(layout, layers).view(2, 1, 0)[:] = 1
+        assert (layers[1][2, 0] == 1).all()
+
+
+def test_an_array_whose_blocks_lie_closer_than_the_layouts_is_told_of_the_alignment():
+    for whole in (np.zeros((3, 1, 1, 5, 3), np.float32), np.zeros((3, 1, 5, 3), np.float32)):
+        with pytest.raises(ConfigError, match=r"180 bytes are too few; give 192 \(a block has 60 .*alignment=4 has no"):
+            BlockMemory(Layout("contiguous", 3, 1, 1, 5, 3, "float32"), whole)
+        BlockMemory(Layout("contiguous", 3, 1, 1, 5, 3, "float32", alignment=4), whole).view(2, 0, 0)[:] = 1
+        assert (whole[2] == 1).all()
 
 
 @pytest.mark.parametrize("allocator", [Heap(), Shared()], ids=["heap", "shared"])

@@ -48,7 +48,8 @@ def open_cache(
 
     `model` is your own name for exactly the weights and the way that keys and values are computed by: blocks on disk
     are found again under the same name, dtype and sizes alone. `buffer`: see `BlockMemory`; it must live as long as the
-    cache. `allocator`, where there is no `buffer`: "heap" (also with None), "shared", "pinned", "device", or your own.
+    cache, and be no other's. `allocator`, where there is no `buffer`: "heap" (also with None), "shared", "pinned",
+    "device", or your own.
     `settings`: as everywhere, nested or with dotted names: ``{"tiers.host.capacity": "1 GiB", "tiers.disk.path":
     "/var/cache/tenuto"}``; without a path there is no disk, and what only an engine uses is refused. `policy` chooses
     which device block goes first: an object, or a name as of `tiers.host.policy`; None: the one used longest ago.

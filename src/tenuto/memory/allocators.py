@@ -24,9 +24,11 @@ class Heap:
     """Memory of this process: "heap"."""
 
     def allocate(self, size_bytes: int) -> Any:
-        """See `Allocator`: a numpy array."""
+        """See `Allocator`: a numpy array, which begins where a page of memory does."""
         try:
-            return np.zeros(size_bytes, np.uint8)
+            found = np.zeros(size_bytes + mmap.PAGESIZE, np.uint8)
+            start = -found.ctypes.data % mmap.PAGESIZE
+            return found[start : start + size_bytes]
         except (MemoryError, ValueError) as error:
             raise _refused("heap", size_bytes, str(error)) from None
 

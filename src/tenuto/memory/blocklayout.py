@@ -36,7 +36,8 @@ class Layout:
     inner_dim: int
     dtype: str
     alignment: int = 64
-    """Bytes: where blocks begin, a power of two and at least an element."""
+    """Bytes: the distance of blocks is a multiple of it; a power of two, and at least an element. The first block is
+    where a buffer begins."""
 
     def __post_init__(self) -> None:
         for field in ("n_blocks", "n_layers", "outer_dim", "page_tokens", "inner_dim", "alignment"):
@@ -84,19 +85,20 @@ class Layout:
         return align_up(n_layers * self.layer_bytes, self.alignment)
 
     @property
-    def size_bytes(self) -> int:
-        """Bytes of all blocks, from an aligned address on."""
-        return self.n_blocks * self.block_stride * (1 if self.kind == "contiguous" else self.n_layers)
+    def shape(self) -> tuple[int, ...]:
+        """Axes of an array that is such a layout where blocks have no gaps between them; see `kind`."""
+        outer = (self.n_blocks, self.n_layers) if self.kind == "contiguous" else (self.n_layers, self.n_blocks)
+        return (*outer, self.outer_dim, self.page_tokens, self.inner_dim)
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of a buffer that has room for all blocks whatever its address: `size_bytes` and an `alignment`."""
-        return self.size_bytes + self.alignment
+        """Bytes of all blocks: of one buffer for them."""
+        return self.n_blocks * self.block_stride * (1 if self.kind == "contiguous" else self.n_layers)
 
     @property
     def region_bytes(self) -> int:
-        """The same for each buffer when every layer of "per layer" has one."""
-        return self.n_blocks * self.block_stride + self.alignment
+        """Bytes of each buffer when every layer of "per layer" has one."""
+        return self.n_blocks * self.block_stride
 
     def offset(self, block: int, layer: int, outer: int) -> int:
         """Where a plane begins, in bytes. Raises `IndexError` outside of the layout; nothing counts from the end."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,19 +10,19 @@ import numpy.typing as npt
 
 from tenuto.errors import ConfigError
 from tenuto.memory.blocklayout import Layout
+from tenuto.memory.buffers import NUMPY, flat_bytes, require_apart, torch_dtype
 
 Bytes = npt.NDArray[np.uint8]
-
-_NUMPY = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}  # numpy has no bfloat16: its bits
 
 
 class BlockMemory:
     """A layout's blocks in given memory, which stays its owner's; `view` is where keys and values are computed.
 
     `buffer` is one for all (`Layout.buffer_bytes`), or, in the layout "per layer", a sequence of one for each layer
-    (`Layout.region_bytes`): contiguous, writable numpy arrays or torch tensors of any type, or objects with the buffer
-    protocol. Blocks begin at the first address in it that has the layout's alignment. Raises `ConfigError` for a buffer
-    that is too small or not as said.
+    (`Layout.region_bytes`), used from its first byte on: a plane is at `Layout.offset`. Numpy arrays or torch tensors,
+    contiguous and writable: flat, of bytes or the layout's type, or of `Layout.shape` (a layer's is without the axis of
+    layers; the last axis may be cut up, as into heads; the one of a single latent left out). Or objects with the buffer
+    protocol, of at least the size. Raises `ConfigError` for what is not so, and for layers that share memory.
     """
 
     def __init__(self, layout: Layout, buffer: Any) -> None:
@@ -35,8 +34,8 @@ class BlockMemory:
                 f"buffer: {len(buffers)} buffers for {layout.n_layers} layers of the kind {layout.kind!r}; "
                 'give one buffer, or with the kind "per layer" one for each layer'
             )
-        n_bytes = layout.size_bytes // (layout.n_layers if is_split else 1)
-        self._regions = [_aligned(_flat(one), n_bytes, layout.alignment) for one in buffers]
+        self._regions = [flat_bytes(one, layout, is_layer=is_split) for one in buffers]
+        require_apart(self._regions)
         self._owners = buffers
 
     @property
@@ -57,9 +56,9 @@ class BlockMemory:
             region, at = self._regions[layer], at - layer * layout.layer_stride
         plane = region[at : at + layout.plane_bytes]
         if isinstance(plane, np.ndarray):
-            typed: Any = plane.view(_NUMPY.get(layout.dtype, "u1"))
+            typed: Any = plane.view(NUMPY.get(layout.dtype, "u1"))
         else:
-            typed = plane.view(_torch_dtype(layout.dtype))
+            typed = plane.view(torch_dtype(layout.dtype))
         return typed.reshape(layout.page_tokens, layout.inner_dim)
 
     def stacks(self) -> list[Bytes]:
@@ -82,7 +81,7 @@ class BlockMemory:
         strides = (layout.block_stride // size, layout.plane_bytes // size, inner, inner, 1)
         if layout.outer_dim == 1:
             shape, strides = (shape[0], shape[2], shape[4]), (strides[0], inner, 1)
-        dtype = _torch_dtype(layout.dtype)
+        dtype = torch_dtype(layout.dtype)
         found: list[Any] = []
         for layer in range(layout.n_layers):
             region, at = self._regions[0], layer * layout.layer_stride
@@ -93,36 +92,4 @@ class BlockMemory:
         return found
 
     def __repr__(self) -> str:
-        return f"<BlockMemory {self.layout.n_blocks} blocks, {self.layout.size_bytes} bytes>"
-
-
-def _flat(buffer: Any) -> Any:
-    """All bytes of a buffer: a torch tensor of uint8, or an array. Raises `ConfigError`."""
-    torch = sys.modules.get("torch")  # what is a tensor has imported it
-    if torch is not None and isinstance(buffer, torch.Tensor):
-        if not buffer.is_contiguous():
-            raise ConfigError("buffer: the tensor is not contiguous; give one that is, so that no copy is made")
-        return buffer.detach().reshape(-1).view(torch.uint8)
-    try:
-        flat: Any = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
-    except (TypeError, ValueError, BufferError) as error:
-        raise ConfigError(f"buffer: {type(buffer).__name__} gives no memory ({error}); give an array") from None
-    if not (flat.flags.c_contiguous and flat.flags.writeable):
-        raise ConfigError("buffer: the array is not contiguous or not writable; give one that is")
-    return flat.reshape(-1).view(np.uint8)
-
-
-def _aligned(flat: Any, n_bytes: int, alignment: int) -> Any:
-    """`n_bytes` from the first aligned address on."""
-    address = flat.ctypes.data if isinstance(flat, np.ndarray) else flat.data_ptr()
-    start = -address % alignment
-    if start + n_bytes > len(flat):
-        raise ConfigError(
-            f"buffer: {len(flat)} bytes are too few for {n_bytes} at an alignment of {alignment}; "
-            f"give {n_bytes + alignment}"
-        )
-    return flat[start : start + n_bytes]
-
-
-def _torch_dtype(dtype: str) -> Any:
-    return getattr(sys.modules["torch"], "uint8" if dtype == "bytes" else dtype)
+        return f"<BlockMemory {self.layout.n_blocks} blocks, {self.layout.buffer_bytes} bytes>"
