@@ -209,7 +209,7 @@ def test_an_os_error_of_a_store_is_told_as_ours_are_and_costs_its_blocks_alone(
     monkeypatch.delitem(sys.modules, "failing", raising=False)
     with opened(tmp_path / "root", tiers__disk__store="failing:Lying") as cache:
         store(cache, prompt(1))
-        assert cache.flush()
+        assert not cache.flush()
         assert cache.statistics()[f"failed.host_to_disk.{cause}"] == 2
         assert n_found(cache, prompt(1)) == 2
     (line,) = [record for record in our_log() if "host to disk" in record.getMessage()]

@@ -31,7 +31,7 @@ def put_on_disk(start):
 def first_extents(engine):
     """(pool file, extent size) of our slots 0, 1, 2, ..."""
     store = engine.worker._store
-    return store._claim.folder / "pool-00000.kv", store._extent_bytes
+    return store.claim.folder / "pool-00000.kv", store._extent_bytes
 
 
 def garbage_in_payload(file, extent):
@@ -212,7 +212,7 @@ def test_a_start_that_fails_holds_on_to_nothing(start):
     with pytest.raises(ConfigError, match=r"tiers\.host\.capacity: .* more than the .* of memory there is"):
         start({"tiers": {"host": {"capacity": "900 GiB"}}})
     assert not {name for name in {t.name for t in threading.enumerate()} - before if name.startswith("tenuto")}
-    assert start().worker._store._claim.instance.name == "a"
+    assert start().worker._store.claim.instance.name == "a"
 
 
 def test_blocks_that_were_loading_when_the_cache_was_reset_are_computed(start):

@@ -104,7 +104,7 @@ def test_a_harmed_layer_is_computed_and_what_was_computed_on_it_is_not_kept(star
     engine.ask(TOKENS)
     put_on_disk(engine)
     layout = engine.worker.setup.layout
-    path = min(engine.worker._store._claim.folder.glob("pool-*.kv"))
+    path = min(engine.worker._store.claim.folder.glob("pool-*.kv"))
     slot = engine.leader.manager.disk.match([key_of(engine, TOKENS, 2)]).slots[0]
     with path.open("r+b") as file:
         file.seek(slot * layout.extent_bytes + layout.header_bytes + layer * layout.segment_bytes)

@@ -105,7 +105,7 @@ def test_a_corrupt_block_costs_the_tokens_from_it_on(start, port):
     settle(engine)
     engine = start_at(start, port)
     store = engine.worker._store
-    with (store._claim.folder / "pool-00000.kv").open("r+b") as file:
+    with (store.claim.folder / "pool-00000.kv").open("r+b") as file:
         file.seek(2 * EXTENT + EXTENT // 2)
         file.write(b"garbage")
     assert engine.ask(TOKENS)[1] == expected

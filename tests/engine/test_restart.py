@@ -30,7 +30,7 @@ def our_descriptors(root):
 
 def live(engine, is_first, expected):
     """The answer, after a prompt was asked with the engine's cache empty, and again when it had been emptied."""
-    assert engine.worker._store._claim.instance.name == "a"
+    assert engine.worker._store.claim.instance.name == "a"
     n_reused, answer = engine.ask(TOKENS)
     assert n_reused == (0 if is_first else HIT)
     engine.settle()

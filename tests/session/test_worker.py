@@ -298,7 +298,7 @@ def test_a_disk_that_can_not_be_opened_now_leaves_its_folder_to_others(tmp_path,
     assert "the disk tier is off until the next start: broken" in our_log()[0].getMessage()
     second = Worker(on_disk(tmp_path))
     second.register(tensors())
-    assert second._store._claim.instance.name == "a"
+    assert second._store.claim.instance.name == "a"
     second.shutdown()
     first.shutdown()
 

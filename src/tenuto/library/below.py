@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from tenuto.config import Runtime
+from tenuto.library.figures import count_found, count_loaded, count_lost, is_folder_there
 from tenuto.manager import BlockManager, DiskHealth, Filled, Hit, Pending
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
@@ -41,6 +42,8 @@ class TiersBelow:
         store: TierStore | None,
         runtime: Runtime,
         poll_s: float,
+        *,
+        is_disk_off: bool = False,
     ) -> None:
         self.manager = manager
         self._device = device
@@ -54,6 +57,8 @@ class TiersBelow:
         self._held: dict[int, Lease] = {}  # device blocks, by the transfer that reads them
         self._wanted: dict[int, TransferResult | None] = {}  # results that a call waits for
         self._is_stuck = False
+        self._is_disk_off = is_disk_off  # it was asked for, and can't be had
+        self._n_lost = 0  # as the last flush knew
         if store is not None:
             self._resize()
             manager.restore_disk(store.recovered)
@@ -82,7 +87,10 @@ class TiersBelow:
             return self._device.match([])
         with lease:
             self._device.apply(lease, [chain.key(index) for index in range(start, start + hit.n_blocks)])
+            pieces = count_found(self.manager.recorder, hit, chain.block_tokens)
             failed = self._load(hit, lease.slots, deadline)
+            n_sound = min(failed, default=hit.n_blocks) * chain.block_tokens
+            count_loaded(self.manager.recorder, pieces, n_sound)
             held = self._device.register(lease, failed).lease
         with held.split(range(min(failed, default=len(held)), len(held))):  # behind a gap: nobody holds them
             return held
@@ -97,7 +105,7 @@ class TiersBelow:
         deadline = time.monotonic() + timeout_s
         for at in range(0, len(filled.pages), step):
             runs = filled.pages[at : at + step]
-            self._wait_until(partial(self._has_room, len(runs)), deadline)
+            self._wait_until(partial(_has_room, self.manager.host, len(runs)), deadline)
             planned = self.manager.offload([Filled(filled.chain, filled.start + at, runs)])
             for transfer in planned:
                 if transfer.route is Route.DEVICE_TO_HOST:  # not evicted and written while it is read
@@ -105,6 +113,15 @@ class TiersBelow:
             self._engine.submit(planned)
             self._engine.settle()
             self._wait_until(self._has_caught_up, deadline)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is on its way; whether all that was to be kept since the last flush is where it was to be.
+
+        What `tiers.disk.admission` did not find worth a write was not to be kept.
+        """
+        is_in_time = self.drain(timeout_s)
+        n_before, self._n_lost = self._n_lost, count_lost(self.manager.recorder)
+        return is_in_time and self._n_lost == n_before and not self._is_disk_off and is_folder_there(self._store)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is on its way or waits to be; whether that came in time."""
@@ -134,6 +151,7 @@ class TiersBelow:
                     "tenuto: %d transfers had not ended after %.0f s: their blocks are not kept",
                     self._engine.n_pending(), timeout_s,
                 )  # fmt: skip
+            is_folder_there(self._store)
 
     def _close(self) -> None:
         if not self._engine.close(_CLOSE_S):  # a lane that hangs must not lose the memory under it
@@ -192,11 +210,6 @@ class TiersBelow:
             self.turn(min(left_s, _TURN_S))
         self._is_stuck = False
 
-    def _has_room(self, n: int) -> bool:
-        """Whether `n` host slots can be had, as far as there are so many."""
-        now = self.manager.host.statistics()
-        return now.free + now.cached >= min(n, now.total)
-
     def _has_caught_up(self) -> bool:
         """Whether no block waits for room on the way to disk."""
         return self._store is None or not self.manager.recorder.snapshot().values.get(series(BACKLOG_BLOCKS))
@@ -210,6 +223,12 @@ class TiersBelow:
         self._polled_at = time.monotonic()
         for volume, entries in store.peers.news().items():
             self.manager.peers.add(volume, entries)
+
+
+def _has_room(host: Pool, n: int) -> bool:
+    """Whether `n` host slots can be had, as far as there are so many."""
+    now = host.statistics()
+    return now.free + now.cached >= min(n, now.total)
 
 
 def _room_for(hit: Hit, device: Pool) -> WritableLease | None:

@@ -63,12 +63,14 @@ class KVCache:
         return Blocks(self._core, sequence, 0, self._core.match(sequence, timeout_s))
 
     def flush(self, timeout_s: float = 30.0) -> bool:
-        """Wait until all that was registered is in host memory, and on disk where there is one; whether it was in time.
+        """Wait until all that was registered is in host memory, and on disk where there is one; whether it is.
 
-        A block that found no room there, or whose write failed, is not waited for: see `statistics`.
+        False when it was not there in time, when a block since the last flush found no room or failed on its way (see
+        "skipped." and "failed." in `statistics`), and while the disk is off or its folder removed. What
+        `tiers.disk.admission` keeps from the disk is not waited for, nor is what has left a tier for others missed.
         """
         with self._core.turn():
-            return self._core.below.drain(timeout_s)
+            return self._core.below.flush(timeout_s)
 
     def reset(self) -> None:
         """Forget every block in all tiers. Leases stay good until they are released, with bytes as they were.
@@ -80,8 +82,9 @@ class KVCache:
     def statistics(self) -> dict[str, int]:
         """What was moved, skipped and failed so far, and what the tiers hold now, by the keys of `metrics.TABLE`.
 
-        Counts of blocks; of bytes where a key says so, and of transfers in "flights". "device.*" are the slot counts of
-        the device's blocks.
+        Counts of blocks; of bytes where a key says so, of transfers in "flights", and of tokens in "tokens.*": "asked"
+        of `match`; "engine" of those the device had; "found.TIER" and "loaded.TIER" what came from below. So
+        ``(engine + all loaded) / asked`` is the hit rate. "device.*" are the slot counts of the device's blocks.
         """
         device = {f"device.{name}": n for name, n in asdict(self._core.pool.statistics()).items()}
         return self._core.below.manager.statistics() | device

@@ -16,6 +16,7 @@ from tenuto.library.sequence import TokenSequence
 from tenuto.manager import Filled
 from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.pages import PageRun
+from tenuto.metrics import ASKED_TOKENS, ENGINE_TOKENS
 from tenuto.pools import Full, Lease, Pool, WritableLease
 from tenuto.tokens import ExtraKeys, Namespace
 
@@ -114,6 +115,8 @@ class CacheCore:
         """Lease the longest prefix of a sequence that any tier has: what was here, and what was brought."""
         with self.turn():
             here = self.pool.match(sequence.hashes)
+            self.below.manager.recorder.add(ASKED_TOKENS, len(sequence.chain))
+            self.below.manager.recorder.add(ENGINE_TOKENS, len(here) * self.page_tokens)
             if len(here) == len(sequence.hashes):
                 return [here]
             return [here, self.below.bring(sequence.chain, len(here), timeout_s)]

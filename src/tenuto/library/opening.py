@@ -118,7 +118,10 @@ def _open_below(
         host, disk, Limits(max_writes=n_writes), block_bytes=extent_bytes,
         admission=make_admission(tiers.disk.admission, "tiers.disk.admission"),
     )  # fmt: skip
-    return TiersBelow(pool, manager, engine, movers, arena, store, config.runtime, config.tiers.disk.poll_s)
+    return TiersBelow(
+        pool, manager, engine, movers, arena, store, config.runtime, tiers.disk.poll_s,
+        is_disk_off=has_disk and store is None,
+    )  # fmt: skip
 
 
 def _driver_of(memory: BlockMemory) -> CudaDriver | None:

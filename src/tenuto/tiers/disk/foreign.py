@@ -41,7 +41,8 @@ class ForeignStore:
     """
 
     def __init__(self, claim: Claim, codec: ExtentCodec, open_store: OpenStore, capacity_bytes: int) -> None:
-        self._claim = claim
+        self.claim = claim
+        """The folder that is written, which this process holds."""
         self._codec = codec
         with ExitStack() as undo, _mapped(f"open a store in {claim.folder}"):
             self._inner = open_store(claim.folder, codec, capacity_bytes)
@@ -50,6 +51,11 @@ class ForeignStore:
             self._capacity = self._inner.capacity()
             by_slot = {slot: key for slot, key in found if 0 <= slot < self._capacity.n_slots}
             undo.pop_all()
+        if not hasattr(self._inner, "recovered"):
+            logger.warning(
+                "tenuto: tiers.disk.store: %s has no `recovered`: its blocks are lost at a restart",
+                type(self._inner).__name__,
+            )
         self.recovered = list(by_slot.items())
         """(slot, key) of every block that was there, oldest first."""
         self.buffers = _NoArena()
@@ -105,7 +111,7 @@ class ForeignStore:
     def close(self) -> None:
         """See `Store`."""
         with ExitStack() as closing:
-            closing.callback(os.close, self._claim.lock_fd)
+            closing.callback(os.close, self.claim.lock_fd)
             closing.callback(self._inner.close)
 
     def _all(self, items: Sequence[SlotIO], verb: str, do: Callable[[], list[Failure]]) -> list[Failure]:
@@ -117,10 +123,10 @@ class ForeignStore:
             return [Failure(index, error.cause, str(error)) for index in range(len(items))]
 
     def _what(self, verb: str) -> str:
-        return f"{verb} with {type(self._inner).__name__} in {self._claim.folder}"
+        return f"{verb} with {type(self._inner).__name__} in {self.claim.folder}"
 
     def __repr__(self) -> str:
-        return f"<ForeignStore {self._inner!r} in {self._claim.folder}>"
+        return f"<ForeignStore {self._inner!r} in {self.claim.folder}>"
 
 
 @contextmanager

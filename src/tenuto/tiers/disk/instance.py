@@ -48,6 +48,13 @@ class Claim:
         """The folder that all ranks of the engine share."""
         return self.folder.parent
 
+    def is_there(self) -> bool:
+        """Whether the folder is still where it was: what is written is found after a restart."""
+        try:
+            return os.path.samestat((self.folder / "lock").stat(), os.fstat(self.lock_fd))
+        except OSError:
+            return False
+
     @property
     def homes(self) -> tuple[Path, ...]:
         """The namespace's folder under the root, and that in each other folder of the stripe."""

@@ -77,7 +77,8 @@ class DiskStore:
         rank: int = 0,
         runtime: OpenRuntime = open_files,
     ) -> None:
-        self._claim = claim
+        self.claim = claim
+        """The folder that is written, which this process holds."""
         self._codec = codec
         self._extent_bytes = codec.layout.extent_bytes
         home = claim.instance.parent
@@ -165,7 +166,7 @@ class DiskStore:
     def close(self) -> None:
         """See `Store`."""
         with ExitStack() as closing:  # the last first; a step that fails leaves none out
-            closing.callback(os.close, self._claim.lock_fd)
+            closing.callback(os.close, self.claim.lock_fd)
             closing.callback(self._manifest.close)
             closing.callback(self.runtime.close)
             closing.callback(self.buffers.detach)
@@ -176,7 +177,7 @@ class DiskStore:
             closing.callback(self._growth.close)
 
     def __repr__(self) -> str:
-        return f"<DiskStore {self._claim.folder}: {self.capacity().n_slots} slots>"
+        return f"<DiskStore {self.claim.folder}: {self.capacity().n_slots} slots>"
 
     def _span(self, layers: Layers | None) -> tuple[int, int]:
         """Bytes [start, stop) of an extent; the first layer's begin with the header."""
