@@ -53,7 +53,8 @@ if __name__ == "__main__":
     import tenuto
 
     layout = tenuto.Layout("contiguous", 2, n_layers=1, outer_dim=2, page_tokens=4, inner_dim=8, dtype="float32")
-    with tenuto.open_cache(layout, model="demo", policy=Fifo(), settings={"tiers.host.capacity": "1 MiB"}) as cache:
+    settings = {"tiers.host.capacity": "1 MiB"}
+    with tenuto.open_cache(layout, model="demo", policies={"device": Fifo()}, settings=settings) as cache:
         for first in (0, 10, 20):
             with cache.allocate() as blocks:
                 blocks.apply(range(first, first + 4))

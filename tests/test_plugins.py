@@ -231,7 +231,7 @@ def test_an_os_error_at_the_start_is_a_tier_that_is_off(tmp_path, monkeypatch, o
 
 @pytest.mark.unit
 def test_a_cache_goes_by_a_policy_of_others():
-    with opened(policy="fifo_policy:Fifo") as cache:
+    with opened(policies={"device": "fifo_policy:Fifo"}) as cache:
         assert LAYOUT.n_blocks == 8
         for number in range(1, 5):
             store(cache, prompt(number))
@@ -259,12 +259,12 @@ def test_an_engines_worker_takes_a_store_of_others_and_gives_it_up(tmp_path):
 
 @pytest.mark.unit
 @pytest.mark.parametrize(("policy", "why"), [
-    ("fifi", "policy: no policy is named 'fifi'; give one of "), ("fifo_policy:Fifi", "has no Fifi"),
-    (7, "policy: 7 is no policy"), (LRU, "is no policy; give an object"),
+    ("fifi", "policies['device']: no policy is named 'fifi'; give one of "), ("fifo_policy:Fifi", "has no Fifi"),
+    (7, "policies['device']: 7 is no policy"), (LRU, "is no policy; give an object"),
 ])  # fmt: skip
 def test_what_is_no_policy_is_refused_by_one_line(policy, why):
     with pytest.raises(ConfigError) as refused:
-        opened(policy=policy)
+        opened(policies={"device": policy})
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -1,24 +1,39 @@
 """tenuto: keys and values of prompts already computed, kept in tiers and given back.
 
 Importing this package loads nothing else and changes nothing. `open_cache` and what goes with it are those of
-``tenuto.library``, the block manager without an engine; see ``tenuto.manager`` for the core and ``tenuto.connectors``
-for the engines it serves.
+``tenuto.library``, the block manager without an engine, and the errors those of ``tenuto.errors``; see
+``tenuto.manager`` for the core and ``tenuto.connectors`` for the engines it serves.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tenuto.library import Blocks, KVCache, Layout, WritableBlocks, open_cache
+    from tenuto.errors import ConfigError, FullError, InvariantError, LeaseError, StateError, TenutoError
+    from tenuto.library import Blocks, KVCache, Layout, Priority, WritableBlocks, open_cache
 
 __version__ = "0.1.0"
 """Of this package."""
 
-__all__ = ["Blocks", "KVCache", "Layout", "WritableBlocks", "__version__", "open_cache"]
+__all__ = [
+    "Blocks",
+    "ConfigError",
+    "FullError",
+    "InvariantError",
+    "KVCache",
+    "Layout",
+    "LeaseError",
+    "Priority",
+    "StateError",
+    "TenutoError",
+    "WritableBlocks",
+    "__version__",
+    "open_cache",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'tenuto' has no attribute {name!r}")
-    from tenuto import library
+    from tenuto import errors, library
 
-    return getattr(library, name)
+    return getattr(errors if name.endswith("Error") else library, name)

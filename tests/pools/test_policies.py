@@ -86,6 +86,47 @@ def test_low_priorities_go_first_and_what_stands_behind_them_too():
         policy.prefer([], 101)
 
 
+def test_a_priority_is_that_of_blocks_that_are_there_from_when_it_is_given():
+    policy = Priority()
+    pool = Pool("test", 6, policy)
+    kept, others, leased = make_keys(2), make_keys(3, seed=1), make_keys(1, seed=2)
+    for keys in (kept, others, leased):
+        list(replayed_in(pool, keys))
+    policy.prefer([key.hash for key in [*kept, *leased]], 90)
+    with pool.match([leased[0].hash]), pool.allocate(3).lease:
+        assert [key.hash in pool for key in [*kept, *others]] == [True, True, False, False, False]
+    policy.prefer([kept[1].hash], 1)
+    with pool.allocate(4).lease:  # of which three are free
+        assert [key.hash in pool for key in [*kept, *leased]] == [True, False, True]
+    policy.prefer([leased[0].hash], 50)
+    with pool.allocate(5).lease:
+        assert [key.hash in pool for key in [*kept, *leased]] == [True, False, False]
+    pool.check()
+
+
+def test_a_preferred_chain_loses_its_end_first():
+    policy = Priority(threshold=10)
+    pool = Pool("test", 4, policy)
+    keys = make_keys(4)
+    list(replayed_in(pool, keys))
+    policy.prefer([key.hash for key in keys], 60)
+    for n in range(1, 4):
+        with pool.allocate(n).lease:
+            assert [key.hash in pool for key in keys] == [True] * (4 - n) + [False] * n
+        policy.prefer([key.hash for key in keys], 60 + n)
+    policy.prefer([keys[0].hash], 5)
+    with pool.match([keys[0].hash]):
+        pass
+    pool.check()
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], b"0123456789abcdef", ["x"], [b"short"], "text"])
+def test_what_is_no_hash_has_no_priority(wrong):
+    policy = Priority()
+    with pytest.raises(ValueError, match=r"is no hash of a block; give a list of them"):
+        policy.prefer(wrong, 90)
+
+
 @pytest.mark.parametrize("name", ["s3-fifo", "tinylfu", "slru", "default"])
 def test_a_scan_does_not_push_out_what_is_used_again_and_again(name):
     scans = [[key] for seed in range(10, 400) for key in make_keys(1, seed=seed)]

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import os
+import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Self
+from operator import index
+from typing import Self, SupportsIndex
 
 from tenuto.library.blocks import Blocks, WritableBlocks
 from tenuto.library.core import CacheCore
 from tenuto.library.sequence import extra_of
 from tenuto.memory.blocklayout import Layout
 from tenuto.memory.blockmemory import BlockMemory
-from tenuto.tokens import ExtraKeys
+from tenuto.tokens import BlockHash, ExtraKeys
+
+logger = logging.getLogger(__name__)
+
+
+def _tell_unclosed(pid: int) -> None:
+    """It was dropped, or the process ends."""
+    if os.getpid() == pid:
+        logger.warning("tenuto: a KVCache was not closed: what was on its way to disk is lost; use `with`, or close it")
 
 
 class KVCache:
@@ -29,6 +41,7 @@ class KVCache:
 
     def __init__(self, core: CacheCore) -> None:
         self._core = core
+        self._unclosed = weakref.finalize(self, _tell_unclosed, os.getpid())
 
     @property
     def layout(self) -> Layout:
@@ -44,11 +57,11 @@ class KVCache:
         """`n_blocks` empty blocks to be filled; where too few are free, the policy's choice of others is evicted.
 
         Raises `FullError` when so many can't be had within `timeout_s`: others are leased, or the layout has fewer.
-        Raises `ValueError` for fewer than one.
+        Raises `ValueError` for what is no whole number of at least one.
         """
-        if n_blocks < 1:
-            raise ValueError(f"{n_blocks} blocks are none to be filled")
-        return WritableBlocks(self._core, self._core.allocate(n_blocks, timeout_s))
+        if not isinstance(n_blocks, SupportsIndex) or index(n_blocks) < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{n_blocks!r} is no number of blocks to be filled; give a whole one of at least 1")
+        return WritableBlocks(self._core, self._core.allocate(index(n_blocks), timeout_s))
 
     def match(self, token_ids: Sequence[int], salt: str | ExtraKeys = "", timeout_s: float | None = None) -> Blocks:
         """The longest prefix of whole blocks that any tier has, brought into device memory: perhaps of no block.
@@ -71,6 +84,14 @@ class KVCache:
         """
         with self._core.turn():
             return self._core.below.flush(timeout_s)
+
+    def prefer(self, hashes: Iterable[BlockHash], priority: int) -> None:
+        """These blocks have this priority, 0 to 100, in all tiers whose policy is "priority": see `Priority.prefer`.
+
+        `hashes`: as leases have them; from now on, wherever the blocks are. Raises `StateError` where no tier's is, and
+        `ValueError` for what is no hash, or no priority.
+        """
+        self._core.prefer(hashes, priority)
 
     def reset(self) -> None:
         """Forget every block in all tiers. Leases stay good until they are released, with bytes as they were.
@@ -97,6 +118,7 @@ class KVCache:
 
     def close(self) -> None:
         """Write what is pending, within `runtime.shutdown_timeout_s`, and give all up but the buffer."""
+        self._unclosed.detach()
         self._core.close()
 
     def __enter__(self) -> Self:

@@ -6,7 +6,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 from tenuto.config import Runtime
@@ -17,8 +17,9 @@ from tenuto.manager import Filled
 from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.pages import PageRun
 from tenuto.metrics import ASKED_TOKENS, ENGINE_TOKENS
-from tenuto.pools import Full, Lease, Pool, WritableLease
-from tenuto.tokens import ExtraKeys, Namespace
+from tenuto.pools import Full, Lease, Policy, Pool, WritableLease
+from tenuto.pools.policies import Priority
+from tenuto.tokens import BlockHash, ExtraKeys, Namespace
 
 _PAUSE_S = 0.002
 """Between two looks for room that other threads make."""
@@ -28,13 +29,20 @@ class CacheCore:
     """Thread-safe; each method is one turn, but `allocate`, which waits without the lock."""
 
     def __init__(
-        self, memory: BlockMemory, pool: Pool, below: TiersBelow, namespace: Namespace, runtime: Runtime
+        self,
+        memory: BlockMemory,
+        pool: Pool,
+        below: TiersBelow,
+        namespace: Namespace,
+        runtime: Runtime,
+        policies: Sequence[Policy],
     ) -> None:
         self.memory = memory
         self.pool = pool
         """Of the device's blocks."""
         self.below = below
         self.runtime = runtime
+        self._policies = policies
         self._identity = namespace
         self._namespace = namespace
         self._lock = threading.Lock()
@@ -120,6 +128,19 @@ class CacheCore:
             if len(here) == len(sequence.hashes):
                 return [here]
             return [here, self.below.bring(sequence.chain, len(here), timeout_s)]
+
+    def prefer(self, hashes: Iterable[BlockHash], priority: int) -> None:
+        """Tell the policies that take priorities. Raises `StateError` where none does."""
+        with self.turn():
+            found = [policy for policy in self._policies if isinstance(policy, Priority)]
+            if not found:
+                raise StateError(
+                    'no tier\'s policy takes priorities; open the cache with policies={"host": "priority"}, or "disk", '
+                    'or "device"'
+                )
+            hashes = list(hashes)
+            for policy in found:
+                policy.prefer(hashes, priority)
 
     def reset(self) -> None:
         """Forget every block in all tiers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -12,7 +11,7 @@ from tenuto.config import Config, parse_size
 from tenuto.errors import ConfigError
 from tenuto.library.below import TiersBelow
 from tenuto.library.cache import KVCache
-from tenuto.library.configuration import library_config
+from tenuto.library.configuration import choose_policies, library_config
 from tenuto.library.core import CacheCore
 from tenuto.manager import BlockManager, Limits, make_admission
 from tenuto.memory.allocators import Allocator, allocator_of
@@ -21,8 +20,7 @@ from tenuto.memory.blocklayout import Layout
 from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import ExtentLayout
-from tenuto.plugins import lacking
-from tenuto.pools import Policy, Pool, make_policy
+from tenuto.pools import Policy, Pool
 from tenuto.tiers.disk.opening import open_tier
 from tenuto.tiers.sizes import N_BOUNCE, host_slots, max_writes
 from tenuto.tokens import Namespace
@@ -42,7 +40,7 @@ def open_cache(
     buffer: Any = None,
     allocator: str | Allocator | None = None,
     settings: Mapping[str, Any] | None = None,
-    policy: str | Policy | None = None,
+    policies: Mapping[str, str | Policy] | None = None,
 ) -> KVCache:
     """Device blocks of `layout`, in `buffer` or in memory of an `allocator`, with host memory and a disk below them.
 
@@ -51,13 +49,16 @@ def open_cache(
     cache, and be no other's. `allocator`, where there is no `buffer`: "heap" (also with None), "shared", "pinned",
     "device", or your own.
     `settings`: as everywhere, nested or with dotted names: ``{"tiers.host.capacity": "1 GiB", "tiers.disk.path":
-    "/var/cache/tenuto"}``; without a path there is no disk, and what only an engine uses is refused. `policy` chooses
-    which device block goes first: an object, or a name as of `tiers.host.policy`; None: the one used longest ago.
+    "/var/cache/tenuto"}``; without a path there is no disk, and what only an engine uses is refused. ``{"config":
+    "tenuto.toml"}`` reads them from a file, and what stands beside it goes first. Host memory is 4 GiB unless it is
+    said. `policies` choose which block goes first on "device", "host" and "disk": an object that no other tier or cache
+    has, or a name as of `tiers.host.policy`. Without: on the device the one used longest ago, below as the settings
+    say.
 
     Raises `ConfigError`, one line for each setting that is wrong or can't be had here.
     """
     config = library_config(settings or {}, layout)
-    if not (model and model.isprintable() and model == model.strip()):
+    if not (isinstance(model, str) and model and model.isprintable() and model == model.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"model: {model!r} is no name; give printable text that neither starts nor ends with a space")
     extent = layout.extent()
     # What is wrong is told before memory is taken.
@@ -68,20 +69,13 @@ def open_cache(
         raise ConfigError("allocator: there is a buffer already; give one of the two")
     memory = BlockMemory(layout, buffer)
     namespace = _namespace(layout, extent, model)
-    pool = Pool("device", layout.n_blocks, _policy_of(policy))
+    chosen = choose_policies(policies or {}, config)
+    pool = Pool("device", layout.n_blocks, chosen["device"])
     driver = _driver_of(memory)
     with _context_of(memory), ExitStack() as undo:
-        below = _open_below(config, pool, memory, namespace, driver, undo)
+        below = _open_below(config, pool, memory, namespace, driver, chosen, undo)
         undo.pop_all()
-    return KVCache(CacheCore(memory, pool, below, namespace, config.runtime))
-
-
-def _policy_of(given: str | Policy | None) -> Policy | None:
-    if isinstance(given, str):
-        return make_policy(given, "policy")
-    if given is not None and (inspect.isclass(given) or lacking(given, Policy)):
-        raise ConfigError(f'policy: {given!r} is no policy; give an object of one, or a name such as "module:Class"')
-    return given
+    return KVCache(CacheCore(memory, pool, below, namespace, config.runtime, list(chosen.values())))
 
 
 def _namespace(layout: Layout, extent: ExtentLayout, model: str) -> Namespace:
@@ -92,7 +86,13 @@ def _namespace(layout: Layout, extent: ExtentLayout, model: str) -> Namespace:
 
 
 def _open_below(
-    config: Config, pool: Pool, memory: BlockMemory, namespace: Namespace, driver: CudaDriver | None, undo: ExitStack
+    config: Config,
+    pool: Pool,
+    memory: BlockMemory,
+    namespace: Namespace,
+    driver: CudaDriver | None,
+    policies: Mapping[str, Policy],
+    undo: ExitStack,
 ) -> TiersBelow:
     """What it opens is closed by `undo`."""
     codec = ExtentCodec(memory.layout.extent(), namespace.digest)
@@ -112,8 +112,8 @@ def _open_below(
     engine = TransferEngine(movers, load_timeout_s=config.runtime.load_timeout_s, max_queued_stores=4 * n_writes)
     undo.callback(engine.close)
     tiers = config.tiers
-    disk = None if store is None else Pool("disk", policy=make_policy(tiers.disk.policy, "tiers.disk.policy"))
-    host = Pool("host", n_host, make_policy(tiers.host.policy, "tiers.host.policy"))
+    disk = None if store is None else Pool("disk", policy=policies["disk"])
+    host = Pool("host", n_host, policies["host"])
     manager = BlockManager(
         host, disk, Limits(max_writes=n_writes), block_bytes=extent_bytes,
         admission=make_admission(tiers.disk.admission, "tiers.disk.admission"),
