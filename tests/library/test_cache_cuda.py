@@ -29,9 +29,9 @@ def planes(layout):
             if layer < layout.n_layers]  # fmt: skip
 
 
-@pytest.mark.parametrize("allocator", ["device", "pinned"])
+@pytest.mark.parametrize("memory", ["device", "pinned", "tensor"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_blocks_leave_the_gpu_and_come_back_from_host_memory_and_disk(tmp_path, layout, allocator):
+def test_blocks_leave_the_gpu_and_come_back_from_host_memory_and_disk(tmp_path, layout, memory):
     n_host = 6
     settings = RINGS | {
         "tiers.host.capacity": (n_host + 4) * layout.extent().extent_bytes,
@@ -40,7 +40,10 @@ def test_blocks_leave_the_gpu_and_come_back_from_host_memory_and_disk(tmp_path, 
     }
     expected = {}
     for life in range(2):
-        with open_cache(layout, model="m", allocator=allocator, settings=settings) as cache:
+        given = {"allocator": memory}
+        if memory == "tensor":
+            given = {"buffer": torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device="cuda")}
+        with open_cache(layout, model="m", settings=settings, **given) as cache:
             for number in range(10) if life == 0 else ():
                 with cache.allocate(2, timeout_s=10) as blocks:
                     blocks.apply(prompt(number))
@@ -49,7 +52,11 @@ def test_blocks_leave_the_gpu_and_come_back_from_host_memory_and_disk(tmp_path, 
                         view = blocks.view(*at)
                         view.copy_(torch.randn(view.shape, device=view.device))
                         expected[number, at] = view.clone()
-                    if allocator == "pinned":
+                        if memory == "tensor":
+                            slot = blocks.slots[at[0]]
+                            first = (slot, at[1]) if layout.kind == "contiguous" else (at[1], slot)
+                            assert torch.equal(given["buffer"][(*first, at[2])], view)
+                    if memory == "pinned":
                         torch.cuda.synchronize()
                     blocks.register().release()
             for number in range(10):
