@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tenuto.errors import ConfigError, FullError, InvariantError, LeaseError, StateError, TenutoError
-    from tenuto.library import Blocks, KVCache, Layout, Priority, WritableBlocks, open_cache
+    from tenuto.library import Blocks, KVCache, Layout, WritableBlocks, open_cache
+    from tenuto.pools.policies import Priority
 
 __version__ = "0.1.0"
 """Of this package."""
@@ -35,5 +36,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'tenuto' has no attribute {name!r}")
     from tenuto import errors, library
+    from tenuto.pools import policies
 
-    return getattr(errors if name.endswith("Error") else library, name)
+    return next(getattr(module, name) for module in (library, errors, policies) if hasattr(module, name))

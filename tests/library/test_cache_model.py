@@ -57,6 +57,8 @@ class CacheModel(RuleBasedStateMachine):
             else:
                 blocks.apply(tokens, salt)
             fill(blocks, tokens)
+            if one_by_one:
+                blocks.register(len(chain) // 2).release()
             read = blocks.register()
         self.known |= {(salt, *chain[:n]) for n in range(1, len(chain) + 1)}
         self.hold(read, is_held)

@@ -4,7 +4,7 @@ import pytest
 
 import tenuto
 from tenuto.errors import ConfigError, StateError
-from tenuto.library import Priority
+from tenuto.pools.policies import Priority
 from tests.library.library_rig import LAYOUT, n_found, opened, prompt, settings, store
 
 pytestmark = pytest.mark.unit
@@ -93,6 +93,7 @@ def test_what_is_no_number_of_blocks_is_one_line(cache, n_blocks):
 
 
 def test_what_a_cache_raises_has_its_name_in_the_package():
+    assert tenuto.Priority is Priority
     for name in ("TenutoError", "ConfigError", "FullError", "InvariantError", "LeaseError", "StateError"):
         assert getattr(tenuto, name).__name__ == name
     with pytest.raises(tenuto.FullError), opened() as cache:

@@ -11,8 +11,7 @@ from tenuto.library.opening import open_cache
 from tenuto.memory.allocators import Allocator, Heap, OnDevice, Pinned, Shared
 from tenuto.memory.blocklayout import Layout
 from tenuto.memory.blockmemory import BlockMemory
-from tenuto.pools import Policy, SlotState
-from tenuto.pools.policies import Priority
+from tenuto.pools import SlotState
 
 __all__ = [
     "Allocator",
@@ -23,8 +22,6 @@ __all__ = [
     "Layout",
     "OnDevice",
     "Pinned",
-    "Policy",
-    "Priority",
     "Shared",
     "SlotState",
     "WritableBlocks",
