@@ -100,11 +100,11 @@ def test_what_a_cache_raises_has_its_name_in_the_package():
         cache.allocate(9)
 
 
-def test_a_cache_that_is_dropped_without_being_closed_says_so(our_log):
-    cache = opened()
+def test_a_cache_with_a_disk_that_is_dropped_without_being_closed_says_so(our_log, tmp_path):
+    cache = opened(tmp_path)
     core = cache._core
     del cache
     assert [record.getMessage() for record in our_log()][-1].startswith("tenuto: a KVCache was not closed")
     core.close()
-    opened().close()
+    opened(tmp_path).close()
     assert sum("not closed" in record.getMessage() for record in our_log()) == 1

@@ -42,6 +42,8 @@ class KVCache:
     def __init__(self, core: CacheCore) -> None:
         self._core = core
         self._unclosed = weakref.finalize(self, _tell_unclosed, os.getpid())
+        if core.below.manager.disk is None:  # nothing of it would be found again
+            self._unclosed.detach()
 
     @property
     def layout(self) -> Layout:
