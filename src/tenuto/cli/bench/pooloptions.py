@@ -47,7 +47,7 @@ def read_pool_options(args: argparse.Namespace) -> PoolOptions:
         if value is not None and args.name != "pool":
             raise ConfigError(f"{option}: is of tenuto bench pool alone; leave it out")
     if args.policy is not None:
-        from tenuto.pools import make_policy
+        from tenuto.pools.guarded import guarded_policy
 
-        make_policy(args.policy, "--policy")
+        guarded_policy(args.policy, "--policy")
     return PoolOptions(args.policy, None if args.blocks is None else int(_BLOCKS.read("--blocks", args.blocks)))
