@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tenuto.cli.main import main
+from tenuto.config import Host
 from tests.session.session_rig import Rig
 from tests.simulator.lives import live
 
@@ -136,7 +137,7 @@ def test_several_recordings_are_replayed_one_by_one(recordings, capsys):
 
 def test_engines_of_one_server_have_a_cache_each_and_their_hits_are_counted_together(recordings, capsys):
     paths, n_found, n_asked = recordings
-    lived = ["--disk-blocks", "64", "--disk-policy", "lru", "--disk-admission", "all", "--policy", "lru", "--json"]
+    lived = ["--disk-blocks", "64", "--policy", Host().policy, "--json"]
     assert main(["simulate", *paths, *lived]) == 0
     shown = capsys.readouterr()
     (row,) = json.loads(shown.out)

@@ -14,6 +14,7 @@ from statistics import mean, median
 from tenuto.cli.bench.pooloptions import PoolOptions
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Figures
+from tenuto.config import Host
 from tenuto.pools import Full, Pool
 from tenuto.pools.guarded import guarded_policy
 from tenuto.tokens import BlockHash, BlockKey
@@ -32,7 +33,7 @@ class PoolSizes:
     n_evicting: int = 32
     """Groups of `n_alive` prompts in the evicting phase."""
     n_matches: int = 200
-    policy: str = "default"
+    policy: str = Host().policy
     """As of a pool that is given none."""
 
     def chosen(self, options: PoolOptions) -> PoolSizes:

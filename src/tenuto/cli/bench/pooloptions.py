@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 
 from tenuto.cli.bench.engines.options import Bounds
-from tenuto.config import POLICY_NAMES
+from tenuto.config import POLICY_NAMES, Host
 from tenuto.errors import ConfigError
 
 GROUP_BLOCKS = 1 << 16
@@ -32,7 +32,9 @@ def add_pool_options(parser: argparse.ArgumentParser) -> None:
         "pool", "Bytes of memory per block, times of a block's life, and of matching a prompt of 8192 blocks:"
     )
     group.add_argument(
-        "--policy", metavar="NAME", help=f'of {", ".join(POLICY_NAMES)}, or "module:Class" (lru, as of every pool)'
+        "--policy",
+        metavar="NAME",
+        help=f'of {", ".join(POLICY_NAMES)}, or "module:Class"; unless given {Host().policy!r}, as of every tier',
     )
     group.add_argument(
         "--blocks", metavar="N",
