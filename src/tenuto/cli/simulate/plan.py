@@ -30,7 +30,7 @@ _OPTIONS = {
     "--block-bytes": ("SIZE", "of one block, for the bandwidths; unless given 2 MiB, of a recording what it had"),
     **{f"--{lane}": ("SIZE", "bytes a second; 0, or unless given: instant") for lane in _LANES},
     "--plot": ("FILE.svg", "also draw hit rates over capacities"),
-}  # fmt: skip
+}
 _OF_DISK = ("--disk-policy", "--disk-admission", "--host-to-disk", "--disk-to-host")
 
 
