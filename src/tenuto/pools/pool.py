@@ -115,8 +115,7 @@ class Pool:
             self._slots.remember(array, [self._keys[slot] for slot in slots])
             free.difference_update(slots)
             self._free = [slot for slot in self._free if slot in free]
-            newest_first = array[::-1]
-            self._cache(newest_first[in_chains([self._keys[slot] for slot in reversed(slots)])])
+            self._cache(array[::-1][in_chains([self._keys[slot] for slot in reversed(slots)])])
 
     # -- filling ------------------------------------------------------------------------------------
 
