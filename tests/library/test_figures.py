@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tenuto.errors import Cause
-from tenuto.tiers.store import Failure
+from tenuto.tiers.store import Capacity, Failure
 from tests.library.library_rig import EXTENT, TOKENS, n_found, opened, prompt, store
 
 pytestmark = pytest.mark.unit
@@ -70,16 +70,15 @@ def test_a_flush_is_false_where_a_write_has_failed_and_true_again_when_no_more_d
         assert cache.statistics()["failed.host_to_disk.io_error"] == 1
 
 
-def test_a_flush_is_false_while_no_pool_file_can_be_had(tmp_path, monkeypatch):
-    with opened(tmp_path) as cache:
-        below = cache._core.below._store
-        capacity = below.capacity()
-        monkeypatch.setattr(below, "capacity", lambda: type(capacity)(0, False))
-        cache._core.below.manager.disk._free.clear()
-        monkeypatch.setattr(type(cache._core.below.manager.disk), "__len__", lambda _: 0)
+@pytest.mark.parametrize("admission", ["all", "default"])
+def test_a_flush_is_false_while_no_pool_file_can_be_had(tmp_path, monkeypatch, admission):
+    """As where others have all of the capacity, or files can't grow."""
+    monkeypatch.setattr("tenuto.tiers.disk.growth.Growth.capacity", lambda _: Capacity(0, False))
+    with opened(tmp_path, tiers__disk__admission=admission) as cache:
         store(cache, prompt(1))
         assert not cache.flush()
-        assert cache.statistics()["skipped.no_disk_room"] == 2
+        assert not cache.flush()
+        assert n_found(cache, prompt(1)) == 2
 
 
 def test_what_admission_keeps_from_a_disk_is_not_missed(tmp_path):

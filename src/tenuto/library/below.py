@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from tenuto.config import Runtime
-from tenuto.library.figures import count_found, count_loaded, count_lost, is_folder_there
+from tenuto.library.figures import count_found, count_loaded, count_lost, has_room, is_folder_there
 from tenuto.manager import BlockManager, DiskHealth, Filled, Hit, Pending
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
@@ -121,7 +121,8 @@ class TiersBelow:
         """
         is_in_time = self.drain(timeout_s)
         n_before, self._n_lost = self._n_lost, count_lost(self.manager.recorder)
-        return is_in_time and self._n_lost == n_before and not self._is_disk_off and is_folder_there(self._store)
+        is_disk_fit = not self._is_disk_off and has_room(self._store) and is_folder_there(self._store)
+        return is_in_time and self._n_lost == n_before and is_disk_fit
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is on its way or waits to be; whether that came in time."""

@@ -81,8 +81,8 @@ class KVCache:
         """Wait until all that was registered is in host memory, and on disk where there is one; whether it is.
 
         False when it was not there in time, when a block since the last flush found no room or failed on its way (see
-        "skipped." and "failed." in `statistics`), and while the disk is off or its folder removed. What
-        `tiers.disk.admission` keeps from the disk is not waited for, nor is what has left a tier for others missed.
+        "skipped." and "failed." in `statistics`), and while the disk is off, has no room at all, or its folder was
+        removed. What `tiers.disk.admission` keeps from the disk is not missed, nor what has left a tier for others.
         """
         with self._core.turn():
             return self._core.below.flush(timeout_s)

@@ -45,6 +45,12 @@ def count_lost(recorder: Recorder) -> int:
     return int(found)
 
 
+def has_room(store: TierStore | None) -> bool:
+    """False where the disk has no slot and gets none: others have all of it, or its files can't grow."""
+    now = None if store is None else store.capacity()
+    return now is None or now.n_slots > 0 or now.is_growing
+
+
 def is_folder_there(store: TierStore | None) -> bool:
     """False, and logged, when somebody has removed the disk's folder: its open files take writes all the same."""
     if store is None or store.claim.is_there():
