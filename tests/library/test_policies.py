@@ -1,9 +1,12 @@
 """Which blocks a cache keeps, where its user says so."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 import tenuto
-from tenuto.errors import ConfigError, StateError
+from tenuto.errors import ConfigError, InvariantError, StateError
 from tenuto.pools.policies import Priority
 from tests.library.library_rig import LAYOUT, n_found, opened, prompt, settings, store
 
@@ -59,6 +62,18 @@ def test_without_such_a_policy_there_are_no_priorities(cache):
         cache.prefer([], 90)
     with opened(policies={"device": "priority"}) as other, pytest.raises(ValueError, match="is no hash"):
         other.prefer([7], 90)
+
+
+@pytest.mark.parametrize("options", [{"policies": {"host": "moody:Moody"}}, {"tiers__host__policy": "moody:Moody"}])
+def test_what_a_policy_of_others_raises_is_one_line_that_names_it(tmp_path, monkeypatch, options):
+    fifo = (Path(__file__).resolve().parents[2] / "examples" / "fifo_policy.py").read_text("utf-8")
+    moody = 'class Moody(Fifo):\n    def evict(self, n):\n        raise KeyError("not today")\n'
+    (tmp_path / "moody.py").write_text(fifo.split("if __name__")[0] + moody)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "moody", raising=False)
+    line = r"^moody:Moody: evict raised KeyError: 'not today'$"
+    with opened(n_host=4, **options) as cache, pytest.raises(InvariantError, match=line):
+        flood(cache)
 
 
 ONE = Priority()

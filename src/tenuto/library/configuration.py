@@ -11,7 +11,8 @@ from tenuto.config import Config, leaves
 from tenuto.errors import ConfigError
 from tenuto.memory.blocklayout import Layout
 from tenuto.plugins import lacking
-from tenuto.pools import LRU, Policy, make_policy
+from tenuto.pools import LRU, Policy
+from tenuto.pools.guarded import guarded_policy
 from tenuto.settings import flatten, nest, read_settings
 
 ENGINES_ALONE = (
@@ -75,7 +76,7 @@ def choose_policies(given: Mapping[str, str | Policy], config: Config) -> dict[s
         if name in given:
             found = _policy_of(given[name], f"policies[{name!r}]")
         else:
-            found = LRU() if name == "device" else make_policy(str(_value(config, setting)), setting)
+            found = LRU() if name == "device" else guarded_policy(str(_value(config, setting)), setting)
         if any(found is other for other in chosen.values()):
             raise ConfigError(f"policies: one object is given to {name!r} and another; give each its own")
         chosen[name] = found
@@ -84,7 +85,7 @@ def choose_policies(given: Mapping[str, str | Policy], config: Config) -> dict[s
 
 def _policy_of(given: str | Policy, where: str) -> Policy:
     if isinstance(given, str):
-        return make_policy(given, where)
+        return guarded_policy(given, where)
     if inspect.isclass(given) or lacking(given, Policy):
         raise ConfigError(f'{where}: {given!r} is no policy; give an object of one, or a name such as "module:Class"')
     return given
