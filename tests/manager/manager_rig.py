@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tenuto.errors import Cause
-from tenuto.manager import BlockManager, Cleared, Filled, Hit, Limits, Lookup, Onboard, Removed, Stored, TierKind
+from tenuto.manager import BlockManager, Filled, Hit, Limits, Lookup, Onboard
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool, make_policy
+from tenuto.pools.facts import Cleared, Removed, Stored, TierKind
 from tenuto.testing.simulation import SimulatedWorker
 from tenuto.tokens import HashChain
 from tenuto.transfers.plan import Transfer, TransferResult, merge_results

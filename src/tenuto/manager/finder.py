@@ -6,9 +6,9 @@ from collections.abc import Container
 from itertools import takewhile
 
 from tenuto.manager.blockset import BlockSet
-from tenuto.manager.facts import TierKind
 from tenuto.manager.results import Span
 from tenuto.pools import Pool
+from tenuto.pools.facts import TierKind
 from tenuto.tokens import BlockHash, HashChain
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tenuto.errors import InvariantError
@@ -27,6 +27,16 @@ class Flight:
     has_landed: bool = False
     spoilt: WritableLease | None = None
     """Slots that the flight before failed to fill on some rank: on another, this one reads them until it lands."""
+    blocks: tuple[TokenBlock, ...] = ()
+    """What is known of the tokens of the blocks that it moves, and perhaps of others."""
+
+    def blocks_of(self, keys: Sequence[BlockKey]) -> tuple[TokenBlock, ...]:
+        """These blocks with their tokens, in order; nothing where those of some are not known."""
+        if len(keys) == len(self.blocks):  # all of them, since those that arrive are some of them
+            return self.blocks
+        known = {block.key.hash: block for block in self.blocks}
+        found = tuple(known[key.hash] for key in keys if key.hash in known)
+        return found if len(found) == len(keys) else ()
 
 
 class Flights:
@@ -65,7 +75,8 @@ class Flights:
         waits = () if after is None else (after.transfer.id,)
         transfer = Transfer(next(self._ids), route, keys, sources, targets, pages, volume, waits, blocks)
         held = [lease for lease in reads if lease is not None]
-        flight = Flight(transfer, self.generation, held, fills)
+        known = blocks if after is None or blocks else after.blocks
+        flight = Flight(transfer, self.generation, held, fills, blocks=known)
         if after is not None:
             after.follower = flight
         self._flights[transfer.id] = flight

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tenuto.manager.facts import TierKind
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Lease
+from tenuto.pools.facts import TierKind
 from tenuto.tokens import BlockHash, BlockKey, HashChain
 from tenuto.transfers.plan import Transfer
 

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from tenuto.errors import Cause, ConfigError, LeaseError
-from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, Removed, make_admission
+from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, make_admission
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool, make_policy
+from tenuto.pools.facts import Removed
 from tenuto.simulator.recorded import VERSION, packed
 from tenuto.simulator.trace import Request
 from tenuto.tokens import BlockHash, BlockKey
