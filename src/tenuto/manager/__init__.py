@@ -8,6 +8,7 @@ from tenuto.manager.admission import ADMISSIONS, Admission, make_admission
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.gate import Choice, ComputeCost, LoadCost, Offer, choose, choose_form, in_time, n_leaving, n_pairs
 from tenuto.manager.health import DiskHealth
+from tenuto.manager.inventory import inventory
 from tenuto.manager.manager import BlockManager
 from tenuto.manager.rates import LoadRates, StepRates
 from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending, Span
@@ -35,6 +36,7 @@ __all__ = [
     "choose",
     "choose_form",
     "in_time",
+    "inventory",
     "make_admission",
     "n_leaving",
     "n_pairs",

@@ -125,7 +125,8 @@ class Pool:
             if n > available:
                 return Full(available)
             evicted = self._evict(n - len(self._free)) if n > len(self._free) else []
-            array = np.array(self._pop_free(n), np.int32)
+            array = np.array(self._free[len(self._free) - n :][::-1], np.int32)
+            del self._free[len(self._free) - n :]
             self._leases[array] = 1
             return Allocated(WritableLease(self, array), evicted)
 
@@ -202,6 +203,12 @@ class Pool:
         with self._locked():
             lease.borrow(self)
             return [self._keys[slot] for slot in lease.slots]
+
+    def registered(self, start: int, stop: int) -> list[BlockKey]:
+        """The blocks that can be matched in slots [start, stop)."""
+        with self._locked():
+            slots = np.flatnonzero(self._states[start:stop] == SlotState.REGISTERED).tolist()
+            return [self._keys[start + at] for at in slots if start + at not in self._doomed]
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; blocks that nobody holds any more can be evicted."""
@@ -361,13 +368,6 @@ class Pool:
         self._move(idle, Trigger.INVALIDATE)
         self._put_free(idle.tolist())
         return keys
-
-    def _pop_free(self, n: int) -> list[int]:
-        if n <= 0:
-            return []
-        taken = self._free[-n:]
-        del self._free[-n:]
-        return taken[::-1]
 
     def _put_free(self, slots: list[int]) -> None:
         for slot in slots:
