@@ -123,14 +123,14 @@ EVICTED_BLOCKS = Metric(
 EVENTS = Metric("tenuto_events_total", _COUNTER, "Events that were told to the publisher", "events")
 EVENT_BATCHES = Metric("tenuto_event_batches_total", _COUNTER, "Batches that were sent", "events.batches")
 EVENTS_LOST = Metric(
-    "tenuto_events_lost_total", _COUNTER, "Events that were not published, for want of room: readers take a snapshot",
+    "tenuto_lost_events_total", _COUNTER, "Events that were not published, for want of room: readers take a snapshot",
     "events.lost",
 )  # fmt: skip
 EVENT_SNAPSHOTS = Metric(
     "tenuto_event_snapshots_total", _COUNTER, "Readers that were given all blocks", "events.snapshots"
 )
 EVENT_REPLAYS = Metric("tenuto_event_replays_total", _COUNTER, "Readers that were given old batches", "events.replays")
-EVENT_LAG = Metric("tenuto_event_lag", _GAUGE, "Events that wait to be sent", "events.lag")
+EVENT_LAG = Metric("tenuto_waiting_events", _GAUGE, "Events that wait to be sent", "events.lag")
 EVENT_LAG_SECONDS = Metric(
     "tenuto_event_lag_seconds", _GAUGE, "How long the oldest of them waits", "events.lag_seconds"
 )

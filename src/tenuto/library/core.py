@@ -17,6 +17,7 @@ from tenuto.manager import Filled
 from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Full, Lease, Pool, WritableLease
+from tenuto.pools.facts import Removed, Stored, TierKind
 from tenuto.tokens import ExtraKeys, Namespace
 
 _PAUSE_S = 0.002
@@ -74,8 +75,9 @@ class CacheCore:
             with self.turn():
                 self.below.turn()
                 answer = self.pool.allocate(n_blocks)
-            if not isinstance(answer, Full):
-                return answer.lease
+                if not isinstance(answer, Full):
+                    self.below.feed.tell(Removed, TierKind.DEVICE, answer.evicted)
+                    return answer.lease
             if time.monotonic() >= deadline or n_blocks > len(self.pool):
                 larger = "open with a larger layout.n_blocks"
                 fix = larger if n_blocks > len(self.pool) else f"release leases, give timeout_s, or {larger}"
@@ -91,6 +93,7 @@ class CacheCore:
             lease.discard()
             answer = self.pool.allocate(n_blocks)
             assert not isinstance(answer, Full)  # slots are taken in turns alone
+            self.below.feed.tell(Removed, TierKind.DEVICE, answer.evicted)
             return answer.lease
 
     def begin(self, extra: ExtraKeys) -> TokenSequence:
@@ -102,7 +105,9 @@ class CacheCore:
         with self.turn():
             if sequence.chain.root != self._namespace.digest:
                 raise StateError("cannot register blocks that were begun before the cache was reset; discard them")
-            held = self.pool.register(lease).lease
+            done = self.pool.register(lease)
+            self.below.feed.tell(Stored, TierKind.DEVICE, done.new)
+            held = done.lease
             runs = [PageRun((slot,)) for slot in held.slots]
             self.below.keep(Filled(sequence.chain, start, runs), self.runtime.load_timeout_s)
             return held
