@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple
+from itertools import chain, groupby
 
 import msgspec
 
 from tenuto.events.batch import TIERS, Group, Kind
-from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored
 from tenuto.tokens import BlockKey
 
+_STORED, _REMOVED = int(Kind.STORED), int(Kind.REMOVED)
 _NUMBERS = {tier: number for number, tier in enumerate(TIERS)}
 
 
@@ -33,14 +33,8 @@ class Lost:
     is_taken: bool = False
 
 
-class _Head(NamedTuple):
-    kind: Kind
-    tier: TierKind
-    volume: str
-    lora: str = ""
-
-
-_Keys = tuple[BlockKey, ...]
+_Head = tuple[int, int, str, str]  # kind, tier, volume, lora
+_Keys = Sequence[BlockKey]
 
 
 def n_events_of(fact: Fact | Lost) -> int:
@@ -54,56 +48,70 @@ def group_facts(
     """The groups of each batch, of at most `most_events`, and how many events they are."""
     groups: list[Group] = []
     n = 0
-    for head, parts in groupby((run for fact in facts for run in _runs(fact)), key=lambda run: run[0]):
-        if head.kind > Kind.REMOVED:
-            for _, what in parts:
-                lost = what.n_events if isinstance(what, Lost) else shape.block_bytes
-                groups.append(_group(head, shape, (), lost))
-                n += 1
-        else:
-            keys = [key for _, some in parts if isinstance(some, tuple) for key in some]
-            at = 0
-            while at < len(keys):
-                part = keys[at : at + most_events - n]
-                groups.append(_group(head, shape, part))
-                n += len(part)
-                at += len(part)
-                if n >= most_events:
-                    yield tuple(groups), n
-                    groups, n = [], 0
-        if n >= most_events:
-            yield tuple(groups), n
-            groups, n = [], 0
+    for head, keys, block_bytes in _merged(facts, shape.block_bytes):
+        at = 0
+        while at < max(1, len(keys)):
+            if n >= most_events:
+                yield tuple(groups), n
+                groups, n = [], 0
+            part = keys[at : at + most_events - n] if at or len(keys) > most_events - n else keys
+            groups.append(_group(head, shape, block_bytes, part))
+            n += len(part) or 1
+            at += len(part) or 1
     if groups:
         yield tuple(groups), n
 
 
-def _group(head: _Head, shape: BlockShape, keys: Iterable[BlockKey], block_bytes: int | None = None) -> Group:
+def _merged(facts: Iterable[Fact | Lost], block_bytes: int) -> Iterator[tuple[_Head, _Keys, int]]:
+    """What has all but its blocks in common, together."""
+    head: _Head | None = None
+    parts: list[_Keys] = []
+    for fact in facts:
+        for of, keys in _runs(fact):
+            if parts and (of != head or not keys):
+                assert head is not None
+                yield head, _joined(parts), block_bytes
+                parts = []
+            if keys:
+                head = of
+                parts.append(keys)
+            else:  # a whole tier, or what was lost
+                yield of, (), fact.n_events if isinstance(fact, Lost) else block_bytes
+    if parts and head is not None:
+        yield head, _joined(parts), block_bytes
+
+
+def _joined(parts: list[_Keys]) -> _Keys:
+    return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
+
+
+def _runs(fact: Fact | Lost) -> Iterable[tuple[_Head, _Keys]]:
+    if isinstance(fact, Stored):
+        if any(block.extra for block in fact.blocks):
+            return _runs_by_lora(fact)
+        return (((_STORED, _NUMBERS[fact.tier], fact.volume, ""), fact.keys),)
+    if isinstance(fact, Removed):
+        return (((_REMOVED, _NUMBERS[fact.tier], fact.volume, ""), fact.keys),)
+    if isinstance(fact, Cleared):
+        return (((int(Kind.CLEARED), _NUMBERS[fact.tier], fact.volume, ""), ()),)
+    return (((int(Kind.LOST), 0, "", ""), ()),)
+
+
+def _runs_by_lora(fact: Stored) -> Iterator[tuple[_Head, _Keys]]:
+    at = 0
+    for lora, some in groupby(_lora_of(block.extra) for block in fact.blocks):
+        n = sum(1 for _ in some)
+        yield (_STORED, _NUMBERS[fact.tier], fact.volume, lora), fact.keys[at : at + n]
+        at += n
+
+
+def _group(head: _Head, shape: BlockShape, block_bytes: int, keys: _Keys) -> Group:
+    kind, tier, volume, lora = head
     hashes, parents, prefixes = zip(*keys, strict=True) if keys else ((), (), ())
     return Group(
-        int(head.kind), _NUMBERS[head.tier], head.volume, shape.block_bytes if block_bytes is None else block_bytes,
-        shape.block_tokens, shape.kv_group, head.lora, {}, b"".join(hashes), b"".join(parents), b"".join(prefixes),
+        kind, tier, volume, block_bytes, shape.block_tokens, shape.kv_group, lora, {},
+        b"".join(hashes), b"".join(parents), b"".join(prefixes),
     )  # fmt: skip
-
-
-def _runs(fact: Fact | Lost) -> Iterator[tuple[_Head, _Keys | Lost]]:
-    match fact:
-        case Stored():
-            if any(block.extra for block in fact.blocks):
-                loras = [_lora_of(block.extra) for block in fact.blocks]
-                at = 0
-                for lora, some in groupby(loras):
-                    n = sum(1 for _ in some)
-                    yield _Head(Kind.STORED, fact.tier, fact.volume, lora), fact.keys[at : at + n]
-                    at += n
-            else:
-                yield _Head(Kind.STORED, fact.tier, fact.volume), fact.keys
-        case Removed():
-            yield _Head(Kind.REMOVED, fact.tier, fact.volume), fact.keys
-        case Cleared():
-            yield _Head(Kind.CLEARED, fact.tier, fact.volume), ()
-        case Lost():
-            yield _Head(Kind.LOST, TierKind.DEVICE, ""), fact
 
 
 def _lora_of(extra: bytes) -> str:

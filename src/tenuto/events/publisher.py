@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _SEND_BATCHES = 64
 _SEND_BYTES = 1 << 20
 _RETRY_S = 0.05
+_EVENTS_AT_ONCE = 1024
 _LEAST_LINGER_S = 0.002
 _MOST_LINGER_S = 0.05
 _LEAST_BEAT_S = 0.1
@@ -36,7 +37,7 @@ class PublisherSettings:
 
     idle_s: float = 10.0
     """A heartbeat is sent when nothing was for so long; sooner behind a batch."""
-    batch_events: int = 4096
+    batch_events: int = 1024
     most_waiting: int = 1 << 18
     """Events that are told and not yet encoded; what is more is lost, and readers take a snapshot."""
     history_bytes: int = 64 << 20
@@ -71,7 +72,6 @@ class Publisher:
         self._n_told = 0  # the engine's thread
         self._n_taken = 0  # ours
         self._lost = Lost(is_taken=True)
-        self._is_idle = False
         self._deadline: float | None = None  # closing
         self._is_over = False
         self._history = History(self._settings.history_bytes)
@@ -99,9 +99,6 @@ class Publisher:
             return
         self._n_told += n
         self._queue.append((self._clock(), facts, n))
-        if self._is_idle:
-            self._is_idle = False
-            self._way.wake()
 
     def rename(self, namespace: bytes) -> None:
         """What is told from now on is of another namespace."""
@@ -175,25 +172,15 @@ class Publisher:
         self._answers.go_on()
 
     def _timeout_s(self) -> float:
-        """How long there is nothing to do, unless somebody wakes us."""
+        """How long to gather. `publish` wakes nobody, since that would cost the engine's thread its interpreter."""
         if self._deadline is not None:
             return _RETRY_S if self._history.oldest_unsent and not self._queue else 0.0
         if self._answers:
             return self._answers.pause_s
-        try:
-            told_at = self._queue[0][0]
-        except IndexError:
-            self._is_idle = True
-            if not self._queue:  # else it was told of while we were not yet idle
-                return _RETRY_S if self._history.oldest_unsent else max(0.0, self._beat_at - self._clock())
-            return 0.0
-        if self._n_told - self._n_taken >= self._settings.batch_events:
-            return 0.0
-        return max(0.0, min(told_at + self._linger_s - self._clock(), self._linger_s))
+        return min(self._linger_s, max(0.0, self._beat_at - self._clock()))
 
     def _encode_waiting(self) -> None:
         """What was told by now, into batches; a little later next time, when it was little."""
-        self._is_idle = False
         n_before = self._history.end
         facts: list[Fact | Lost] = []
         told_at, n = 0.0, 0
@@ -219,7 +206,12 @@ class Publisher:
             self._linger_s = min(_MOST_LINGER_S, self._linger_s * 1.5)
 
     def _encode(self, facts: Sequence[Fact | Lost], told_at: float) -> None:
+        n_at_once = 0
         for groups, n_events in group_facts(facts, self._shape, self._settings.batch_events):
+            n_at_once += n_events
+            if n_at_once > _EVENTS_AT_ONCE:
+                n_at_once = 0
+                time.sleep(0)  # the engine may have its interpreter back
             batch = Batch(self.stream, self._history.end, time.time_ns() // 1_000_000, self._source, groups)
             self._history.add(encode(batch), n_events, told_at)
 
