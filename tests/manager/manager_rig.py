@@ -26,9 +26,12 @@ class FactOracle:
 
     def __init__(self) -> None:
         self.believed: dict[TierKind, set] = {HOST: set(), DISK: set()}
+        self.told: list = []
 
     def take(self, manager: BlockManager) -> None:
-        for fact in manager.take_facts():
+        facts = manager.take_facts()
+        self.told += facts
+        for fact in facts:
             believed = self.believed[fact.tier]
             match fact:
                 case Stored():

@@ -68,4 +68,5 @@ def open_publisher(
     source = Source(node, name, rank, namespace)
     publisher = Publisher(sender, source, shape, snapshot, PublisherSettings(idle_s=settings.idle_s))
     recorder.watch(publisher.read)
+    publisher.start()
     return publisher

@@ -68,6 +68,8 @@ def _merged(facts: Iterable[Fact | Lost], block_bytes: int) -> Iterator[tuple[_H
     parts: list[_Keys] = []
     for fact in facts:
         for of, keys in _runs(fact):
+            if not keys and of[0] <= _REMOVED:
+                continue
             if parts and (of != head or not keys):
                 assert head is not None
                 yield head, _joined(parts), block_bytes

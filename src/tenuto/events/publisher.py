@@ -82,8 +82,11 @@ class Publisher:
         self._counts = dict.fromkeys((metrics.EVENT_BATCHES, metrics.EVENT_SNAPSHOTS, metrics.EVENT_REPLAYS), 0)
         self._n_lost = 0
         self._unsent: tuple[int, float] | None = None  # number and time of what waits for the way
-        way.open(self.stream)
         self._thread = threading.Thread(target=self._run, name="tenuto-events", daemon=True)
+        way.open(self.stream)
+
+    def start(self) -> None:
+        """Begin to send, on a thread of its own."""
         self._thread.start()
 
     # -- the engine's thread ------------------------------------------------------------------------
@@ -150,20 +153,17 @@ class Publisher:
 
     def _run(self) -> None:
         try:
-            while not self._has_ended():
-                self._turn()
+            while self._deadline is None or (
+                self._clock() < self._deadline and (self._queue or self._history.oldest_unsent)
+            ):
+                self.turn()
         finally:
             self._is_over = True
             deadline = self._deadline or self._clock()
             self._way.close(max(0.0, deadline - self._clock()))
 
-    def _has_ended(self) -> bool:
-        deadline = self._deadline
-        if deadline is None:
-            return False
-        return self._clock() >= deadline or not (self._queue or self._history.oldest_unsent)
-
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """One round: what the thread does again and again. For tests, which have none."""
         timeout_s = self._timeout_s()
         for question in self._way.wait(timeout_s):
             self._take_question(question)
@@ -177,6 +177,8 @@ class Publisher:
             return _RETRY_S if self._history.oldest_unsent and not self._queue else 0.0
         if self._answers:
             return self._answers.pause_s
+        if self._history.oldest_unsent:
+            return _RETRY_S
         return min(self._linger_s, max(0.0, self._beat_at - self._clock()))
 
     def _encode_waiting(self) -> None:

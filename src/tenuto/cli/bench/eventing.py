@@ -82,10 +82,12 @@ def _keys(n: int) -> list[BlockKey]:
 
 
 def _publisher(url: str, keys: Sequence[BlockKey], batch: int) -> Publisher:
-    return Publisher(
+    publisher = Publisher(
         make_sender(parse_address(url)), Source("node", "bench", 0, bytes(16)), BlockShape(8 << 20, 64),
         lambda: [Stored(TierKind.HOST, tuple(keys))], PublisherSettings(batch_events=batch, idle_s=0.1),
     )  # fmt: skip
+    publisher.start()
+    return publisher
 
 
 def _run(url: str, keys: Sequence[BlockKey], sizes: EventSizes) -> tuple[Told, float]:

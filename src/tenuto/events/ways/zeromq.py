@@ -150,8 +150,7 @@ class ZmqReceiver:
 
     def close(self) -> None:
         """See `Receiver`."""
-        self._subscriber.close(0)
-        self._context.term()
+        self._context.destroy(0)  # an answer may not have been heard to its end
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = self._context.socket(kind)
