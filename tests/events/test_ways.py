@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
 
@@ -20,11 +19,11 @@ from tenuto.manager import inventory
 from tenuto.pools.facts import Stored, TierKind
 from tenuto.testing.nats_broker import NatsBroker, free_port
 from tests.events.events_rig import HOST, SHAPE, SOURCE, Life, check_index, make_keys
+from tests.events.reader import CATCH_UP_S, Reader, hear
 
 pytestmark = pytest.mark.adapter
 
 N_EVENTS = int(os.environ.get("TENUTO_EVENTS", "20000"))
-CATCH_UP_S = 20.0
 
 
 @pytest.fixture
@@ -57,31 +56,6 @@ def published(url, life, settings=None):
     publisher.close()
 
 
-class Reader(threading.Thread):
-    """Keeps an index until it is stopped."""
-
-    def __init__(self, url, index=None):
-        super().__init__(daemon=True)
-        self.url = url
-        self.index = Index() if index is None else index
-        self.is_stopped = False
-        self.n_snapshots = self.n_gaps = self.n_messages = 0
-        self.start()
-
-    def run(self):
-        with subscribe(self.url) as events:
-            while not self.is_stopped:
-                if (message := events.next(0.05)) is not None:
-                    self.index.take(message)
-                    self.n_messages += 1
-                self.n_snapshots, self.n_gaps = events.n_snapshots, events.n_gaps
-
-    def stop(self):
-        self.is_stopped = True
-        self.join(10.0)
-        assert not self.is_alive()
-
-
 def live(life, publisher, n_events):
     """Events of a busy engine; not so fast that the machine's other tests stand still."""
     until = life.n_events + n_events
@@ -91,25 +65,6 @@ def live(life, publisher, n_events):
         if life.n_events - told > 1000:
             told = life.n_events
             time.sleep(0.005)
-
-
-def hear(reader, check):
-    """Wait until the index is right, and stays so."""
-    until = time.monotonic() + CATCH_UP_S
-    while True:
-        try:
-            check(reader.index)
-        except (AssertionError, RuntimeError):  # it changes while we look
-            if time.monotonic() > until:
-                reader.stop()
-                check(reader.index)
-                raise
-            time.sleep(0.02)
-        else:
-            break
-    time.sleep(0.15)
-    reader.stop()
-    check(reader.index)
 
 
 def truth_of(life):

@@ -36,13 +36,14 @@ class Rig:
         keeps_trailing: bool = True,
         poll_s: float = 0,
         is_async_scheduled: bool = False,
+        events: dict | None = None,
         **runtime,
     ) -> None:
         config = load_config({
             "tiers": {
                 "host": {"capacity": n_host * LAYOUT.extent_bytes}, "disk": {"path": "/unused", "poll_s": poll_s},
             },
-            "runtime": runtime,
+            "runtime": runtime, "events": events or {},
         })  # fmt: skip
         self.clock = FakeClock()
         setup = Setup(
