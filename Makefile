@@ -76,6 +76,7 @@ $(STAMP): $(LISTS)
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || need+=(python3.11-venv)
 	/sbin/ldconfig -p | grep -q libnuma.so.1 || need+=(libnuma1)
 	/sbin/ldconfig -p | grep -q libgomp.so.1 || need+=(libgomp1)
+	PATH=$$PATH:/usr/sbin command -v nats-server >/dev/null || need+=(nats-server)
 	if [ "$${#need[@]}" -gt 0 ]; then apt_install "$${need[@]}"; fi
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/.installed-*

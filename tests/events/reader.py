@@ -27,6 +27,12 @@ class Reader(threading.Thread):
                     self.n_messages += 1
                 self.n_snapshots, self.n_gaps = events.n_snapshots, events.n_gaps
 
+    def wait(self):
+        """Until it has heard of somebody."""
+        until = time.monotonic() + CATCH_UP_S
+        while not self.n_messages and time.monotonic() < until:
+            time.sleep(0.01)
+
     def stop(self):
         self.is_stopped = True
         self.join(10.0)

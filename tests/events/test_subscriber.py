@@ -161,6 +161,15 @@ def test_the_index_finds_who_has_a_block_and_the_longest_run():
     assert index.longest(hashes) == {("far", "worker", 1): 1}
 
 
+def test_workers_that_are_silent_can_be_forgotten():
+    index = taken(Stored(HOST, make_keys(3)))
+    heard_s = index.heard_ms["node", "worker", 0] / 1000
+    assert index.forget_silent(30.0, heard_s + 29.0) == []
+    assert len(index) == 3
+    assert index.forget_silent(30.0, heard_s + 31.0) == [("node", "worker", 0)]
+    assert (len(index), index.sources, index.heard_ms) == (0, {}, {})
+
+
 def test_volumes_are_places_of_their_own():
     keys = make_keys(4)
     index = taken(

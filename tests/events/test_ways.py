@@ -221,8 +221,6 @@ def test_the_last_events_are_sent_before_the_publisher_ends(url):
     reader = Reader(url)
     with published(url, life) as publisher:
         live(life, publisher, 1)
-        until = time.monotonic() + CATCH_UP_S
-        while not reader.n_messages and time.monotonic() < until:
-            time.sleep(0.01)
+        reader.wait()
         live(life, publisher, 3000)
     hear(reader, truth_of(life))

@@ -46,12 +46,19 @@ def test_an_index_of_its_events_is_what_it_holds(tmp_path):
         counted = cache.statistics()["events"]
         assert all(truth(cache).values())
         hear(reader, check(cache))
+        ending = Reader(url, reader.index)
+        ending.wait()
     assert counted > 100
-    reader = Reader(url, reader.index)  # a new cache on the same disk takes the place of the old one
+    hear(ending, check_ended)
+    reader = Reader(url, ending.index)  # a new cache on the same disk takes the place of the old one
     with opened(tmp_path, **events) as cache:
         store(cache, prompt(99))
         assert cache.flush()
         hear(reader, check(cache))
+
+
+def check_ended(index):
+    assert {place.tier for place, blocks in index.places.items() if blocks} == {TierKind.DISK}  # memory is given up
 
 
 def check_count(index):

@@ -41,9 +41,10 @@ class Feed:
             self.publisher.rename(namespace)
 
     def close(self) -> None:
-        """Send what waits, and end."""
+        """Send what waits, and that memory is given up, and end."""
         self()
         if self.publisher is not None:
+            self.publisher.publish([Cleared(TierKind.DEVICE), Cleared(TierKind.HOST)])
             self.publisher.close()
 
 

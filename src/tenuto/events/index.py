@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ class Index:
         """What each tier and volume of each worker has; those that never had anything are not there."""
         self.sources: dict[tuple[str, str, int], Source] = {}
         """Who publishes, by node, worker and rank."""
+        self.heard_ms: dict[tuple[str, str, int], int] = {}
+        """When each of them sent its last batch, in milliseconds since 1970 by its own clock."""
         self._streams: dict[tuple[str, str, int], bytes] = {}
 
     def take(self, message: Message) -> None:
@@ -45,6 +48,8 @@ class Index:
             self.forget(source.place)  # another stream: the publisher before is dead
             self._streams[source.place] = message.stream
         self.sources[source.place] = source
+        if isinstance(message, Batch):
+            self.heard_ms[source.place] = message.time_ms
         for group in message.groups:
             self._take_group(source, group)
 
@@ -54,6 +59,15 @@ class Index:
             del self.places[place]
         self._streams.pop(worker, None)
         self.sources.pop(worker, None)
+        self.heard_ms.pop(worker, None)
+
+    def forget_silent(self, seconds: float, now_s: float | None = None) -> list[tuple[str, str, int]]:
+        """Forget workers whose last batch is older: of a publisher that lives there is a heartbeat every `idle_s`."""
+        oldest_ms = 1000 * ((time.time() if now_s is None else now_s) - seconds)
+        silent = [worker for worker, heard_ms in self.heard_ms.items() if heard_ms < oldest_ms]
+        for worker in silent:
+            self.forget(worker)
+        return silent
 
     def holders(self, block: bytes) -> list[Place]:
         """Where a block is."""

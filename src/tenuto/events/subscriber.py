@@ -127,7 +127,9 @@ class Subscription:
                 now = self._following.wanted(stream)
                 if now == wanted or not (had_snapshot or now == 0):
                     break
-        except TimeoutError:
+        except TimeoutError as error:
+            if stream not in self._retries:
+                logger.warning("tenuto: events before %d are missing, and it is asked again: %s", behind.first, error)
             self._ask_later(stream)
             return
         standing, rest = self._following.place(behind)
