@@ -23,7 +23,7 @@ _LOOK_S = 0.05
 
 
 class Subscription:
-    """What publishers tell, in order and whole: `Batch` objects, and `Part`s of a snapshot where a gap can't be filled.
+    """What publishers tell, in order and whole: each a `Batch`, or a `Part` of a snapshot where a gap can't be filled.
 
     Iterate over it; what it yields is for `Index.take`. It never ends by itself, and raises nothing for a publisher or
     a broker that is away. `next(timeout_s)` gives up in time. One thread at a time; use it with ``with``.
