@@ -29,7 +29,7 @@ OLD_STAMP := $(OLD_VLLM)/.installed-$(shell sha256sum < $(OLD_LIST) | cut -c1-16
 TRITON_LIST := requirements/triton.txt
 TRITON := $(VENV)/triton-3.6.0
 TRITON_STAMP := $(TRITON)/.installed-$(shell sha256sum < $(TRITON_LIST) | cut -c1-16)
-# Processes that run tests: a file's tests stay in one of them.
+# Processes that run tests; one that has run its share takes over tests of another.
 JOBS ?= 2
 BENCHES ?= hash pool disk
 
@@ -109,7 +109,7 @@ docs: install
 	echo "build/docs/index.html, and build/docs/llms.txt for machines"
 
 pytest: install
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15 $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 15 $(ARGS)
 
 # In this order: the quick refusals first, pytest's own closing line last.
 test: install
@@ -118,7 +118,7 @@ test: install
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
 	$(build_docs)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15 $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 15 $(ARGS)
 
 # ARGS="--version 0.27.1 --overlay FOLDER" runs another version's; ARGS="-- FILE -k NAME" some tests alone.
 test-vllm: install

@@ -45,7 +45,7 @@ nitpick_ignore = [
     ("py:class", "tenuto.memory.mapping.Mapping"),
     ("py:class", "tenuto.memory.registration.Registrations"),
     ("py:class", "tenuto.tiers.disk.runtime.device.Device"),
-    ("py:class", "tenuto.tiers.disk.runtime.threaded.ThreadedRuntime"),
+    ("py:class", "tenuto.tiers.disk.runtime.folders.FolderRuntime"),
     ("py:class", "tenuto.transfers.lanes.device.Landing"),
     ("py:class", "types.Annotated"),
     ("py:class", "0.001"),

@@ -54,6 +54,7 @@ MANAGER_MAY_IMPORT = (
     "tenuto.manager",
     "tenuto.memory.pages",
     "tenuto.metrics",
+    "tenuto.plugins",
     "tenuto.pools",
     "tenuto.tokens",
     "tenuto.transfers.plan",

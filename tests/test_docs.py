@@ -38,10 +38,10 @@ def test_the_example_loads_as_it_is_and_with_what_it_leaves_out(tmp_path):
     assert load_settings({"config": str(tmp_path / "all.toml")}).model.weights.startswith("llama")
 
 
-def test_the_readmes_json_is_what_tenuto_serve_gives(monkeypatch, capsys):
+def test_the_guides_json_is_what_the_readmes_tenuto_serve_gives(monkeypatch, capsys):
     monkeypatch.setattr("tenuto.cli.serve.command.find_program", lambda model: ["vllm", "serve", model])
     (ours,) = re.findall(r"^tenuto (serve .*)$", README, re.MULTILINE)
-    (plain,) = re.findall(r"^vllm serve MODEL .*?^}'[^\n]*$", README, re.MULTILINE | re.DOTALL)
+    (plain,) = re.findall(r"^vllm serve MODEL .*?^}'[^\n]*$", GUIDE, re.MULTILINE | re.DOTALL)
     words = shlex.split(ours)
     assert main([*words[:1], "--dry-run", *words[1:]]) == 0
     shown, told = shlex.split(capsys.readouterr().out), shlex.split(plain)
@@ -120,3 +120,13 @@ def test_every_public_name_of_a_package_says_in_words_what_it_is():
 def test_the_readme_shows_the_librarys_example_as_it_is():
     example = (ROOT / "examples" / "library.py").read_text("utf-8")
     assert f"```python\n{example}```\n" in README
+
+
+def test_the_readmes_figures_are_those_of_the_results_that_they_cite():
+    rows = re.findall(r"^\|[^|]+\|(.+)\| \[.+\]\((benchmarks/results/.+\.json)\) \|$", README, re.MULTILINE)
+    assert len(rows) == 4
+    for cells, path in rows:
+        figures = json.loads((ROOT / path).read_text("utf-8"))["figures"].values()
+        for said in re.findall(r"[\d,.]+", cells):
+            n_decimals = len(said.partition(".")[2])
+            assert float(said.replace(",", "")) in {round(figure, n_decimals) for figure in figures}, (path, said)

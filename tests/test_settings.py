@@ -4,8 +4,10 @@ import tomllib
 
 import pytest
 
-from tenuto.config import Config
+from tenuto.config import ADMISSION_NAMES, POLICY_NAMES, Config
 from tenuto.errors import ConfigError
+from tenuto.manager import ADMISSIONS
+from tenuto.pools import POLICIES
 from tenuto.settings import DEFAULT, Source, combine, flatten, load_settings, nest, read_toml
 
 pytestmark = pytest.mark.unit
@@ -62,6 +64,30 @@ def test_mistakes_of_all_sources_are_listed_with_file_and_line(file):
         f"{file}:6: tiers.disk.io_threads: 999 is out of range; give 0 to 256",
         "modl: unknown setting; did you mean model?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "option", "line"),
+    [
+        ("policy = 'lur'", {}, "{file}:2: tiers.disk.policy: no policy is named 'lur'; give one of default, lru"),
+        ("admission = 'some'", {}, "{file}:2: tiers.disk.admission: no admission is named 'some'; give one of default"),
+        ("policy = 'a b:C'", {}, "{file}:2: tiers.disk.policy: 'a b:C' is not \"module:Class\"; give"),
+        ("poll_s = 1", {}, "{file}:2: tiers.disk.poll_s: there is no disk tier without tiers.disk.path"),
+        ("path = '/x'\nruntime = 'striped'", {}, "{file}:3: tiers.disk.stripes: no folders to stripe over"),
+        ("path = '/x'\nstripes = ['/y']", {}, '{file}:3: tiers.disk.runtime: "file" stripes nothing'),
+        ("path = '/x'\nruntime = 'cufile'", {"stripes": ["/y"]}, '{file}:3: tiers.disk.runtime: "cufile" stripes'),
+        ("path = '/x'\nruntime = 'striped'", {"runtime": "file", "stripes": ["/y"]}, 'tiers.disk.runtime: "file"'),
+        ("", {"poll_s": 1}, "tiers.disk.poll_s: there is no disk tier"),
+    ],
+)
+def test_names_and_settings_that_are_wrong_together_are_placed_as_others_are(file, text, option, line):
+    file.write_text(f"[tiers.disk]\n{text}\n")
+    (said,) = refusal(load_settings, {"config": str(file), "tiers": {"disk": option}})
+    assert said.startswith(line.format(file=file))
+
+
+def test_the_names_of_the_settings_are_those_that_there_are():
+    assert (tuple(POLICIES), tuple(ADMISSIONS)) == (POLICY_NAMES, ADMISSION_NAMES)
 
 
 @pytest.mark.parametrize("text", ["[tiers\n", "[tiers.host]\ncapacity = 4 GiB\n", "a = 1\na = 2\n"])

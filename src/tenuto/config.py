@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 import msgspec
 
 from tenuto.errors import ConfigError
-from tenuto.plugins import why_malformed
+from tenuto.plugins import why_malformed, why_unknown
 
 _UNITS = {"": 1, "B": 1} | {
     unit: base**power
@@ -34,8 +34,14 @@ Folders = Annotated[tuple[str, ...], msgspec.Meta(title="folders")]
 DiskRuntime = Literal["file", "striped", "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"]
 Name = Annotated[str, msgspec.Meta(title="name")]
 Url = Annotated[str, msgspec.Meta(title="URL")]
+PolicyName = Annotated[str, msgspec.Meta(title="policy")]
+AdmissionName = Annotated[str, msgspec.Meta(title="admission")]
 Plugin = Annotated[str, msgspec.Meta(title="module:Class")]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=_MOST_SECONDS)]
+
+# What is made of them stands above in the order of imports, and takes longer to import than a command to answer.
+POLICY_NAMES = ("default", "lru", "slru", "lineage", "priority", "s3-fifo", "tinylfu")
+ADMISSION_NAMES = ("default", "all", "frequency")
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +63,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     capacity: Size = "4 GiB"
     """Bytes of host memory per rank."""
-    policy: Name = "lru"
+    policy: PolicyName = "lru"
     """Which block goes when it is full: "lru", "default" (learns which come back), "slru", "lineage", "priority",
     "s3-fifo", "tinylfu", or a class of others, "module:Class"."""
 
@@ -84,9 +90,9 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size of one pool file, at most a sixteenth of the capacity; files are added as they are needed."""
     poll_s: Seconds = 2.0
     """How often the blocks of other engines on this node are looked up; 0: only at start."""
-    policy: Name = "lru"
+    policy: PolicyName = "lru"
     """Which block goes when it is full: the names of tiers.host.policy."""
-    admission: Name = "all"
+    admission: AdmissionName = "all"
     """Which blocks are written: "all", "default" (all while there is room; when it is full, those seen before), or
     "frequency" (those seen before)."""
 
@@ -145,7 +151,8 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trace_file: File = ""
     """Where each worker writes what took its time, for Perfetto: FILE-rank0.json and so on, when it ends; empty: no."""
     record_file: File = ""
-    """Where the scheduler's side records what was asked and decided, for `tenuto simulate`; empty: no."""
+    """Where the scheduler's side records what was asked and decided, for `tenuto simulate`; the further engines of data
+    parallelism beside it, as run-dp1.jsonl; empty: no."""
 
 
 class Events(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,6 +200,8 @@ class Fault:
 
     setting: str
     why: str
+    beside: tuple[str, ...] = ()
+    """The settings that make it wrong: of those that are given, one is where the mistake was made."""
 
 
 def leaves(struct: type[msgspec.Struct] = Config, prefix: str = "") -> Iterator[Leaf]:
@@ -231,26 +240,26 @@ def in_mib(n_bytes: int) -> str:
 
 def load_config(settings: dict[str, Any]) -> Config:
     """Decode and validate `settings`; raises `ConfigError` with one line for each that is wrong."""
-    faults = find_faults(settings)
+    faults = find_faults(settings) or find_conflicts(msgspec.convert(settings, Config))
     if faults:
         raise ConfigError("\n".join(f"{fault.setting}: {fault.why}" for fault in faults))
-    config = msgspec.convert(settings, Config)
-    _check_disk(config.tiers.disk)
-    return config
+    return msgspec.convert(settings, Config)
 
 
-def _check_disk(disk: Disk) -> None:
+def find_conflicts(config: Config) -> list[Fault]:
     """Settings that are right alone, and not together."""
+    disk = config.tiers.disk
     if not disk.path:
         given = [leaf.name for leaf in leaves(Disk) if getattr(disk, leaf.name) != leaf.default]
         why = "there is no disk tier without tiers.disk.path; give that folder, or leave this out"
-        if given:
-            raise ConfigError("\n".join(f"tiers.disk.{name}: {why}" for name in given))
-        return
+        return [Fault(f"tiers.disk.{name}", why) for name in given]
     if disk.runtime == "striped" and not disk.stripes:
-        raise ConfigError("tiers.disk.stripes: no folders to stripe over beside tiers.disk.path; give at least one")
+        why = "no folders to stripe over beside tiers.disk.path; give at least one"
+        return [Fault("tiers.disk.stripes", why, ("tiers.disk.runtime",))]
     if disk.stripes and disk.runtime != "striped":
-        raise ConfigError(f'tiers.disk.runtime: "{disk.runtime}" stripes nothing; give "striped", or no stripes')
+        why = f'"{disk.runtime}" stripes nothing; give "striped", or no stripes'
+        return [Fault("tiers.disk.runtime", why, ("tiers.disk.stripes",))]
+    return []
 
 
 def find_faults(settings: dict[str, Any], struct: type[msgspec.Struct] = Config, prefix: str = "") -> list[Fault]:
@@ -321,6 +330,10 @@ def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
     if leaf.type == Folders and not all(value):
         yield "one of them is empty; give the path of a folder"
     if leaf.type == Plugin and value and (why := why_malformed(value)):
+        yield why
+    if leaf.type == PolicyName and (why := why_unknown("policy", value, POLICY_NAMES, takes_classes=True)):
+        yield why
+    if leaf.type == AdmissionName and (why := why_unknown("admission", value, ADMISSION_NAMES)):
         yield why
     if leaf.type == Name and not (value and value.isprintable() and value == value.strip()):
         yield f'{value!r} is no name; give "auto", or printable text that neither starts nor ends with a space'

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from tenuto.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def why_malformed(spec: str) -> str:
@@ -16,6 +18,32 @@ def why_malformed(spec: str) -> str:
     if name.isidentifier() and all(part.isidentifier() for part in module_name.split(".")):
         return ""
     return f'{spec!r} is not "module:Class"; give an importable module and a class in it'
+
+
+def why_unknown(kind: str, name: str, known: Collection[str], *, takes_classes: bool = False) -> str:
+    """Why a name is none of `known` nor, where these are taken, that of a class of others, and what to do; else empty.
+
+    `kind`: of what it names, in a word. Imports nothing.
+    """
+    if takes_classes and ":" in name:
+        return why_malformed(name)
+    choices = ", ".join(known) + (', or "module:Class"' if takes_classes else "")
+    return "" if name in known else f"no {kind} is named {name!r}; give one of {choices}"
+
+
+def make_named(
+    kind: str, name: str, setting: str, known: Mapping[str, Callable[[], T]], protocol: type[T] | None = None
+) -> T:
+    """A new thing of some kind: of those known by name or, where there is a `protocol`, of a class of others.
+
+    Raises `ConfigError`, one line that names `setting`: no such name, with the choices; or as `load` does.
+    """
+    if why := why_unknown(kind, name, known, takes_classes=protocol is not None):
+        raise ConfigError(f"{setting}: {why}")
+    if name in known:
+        return known[name]()
+    assert protocol is not None
+    return load(name, setting, protocol, ())()
 
 
 def why_absent(spec: str) -> str:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from tenuto.config import Config, Fault, find_faults, leaves, load_config
+import msgspec
+
+from tenuto.config import Config, Fault, find_conflicts, find_faults, leaves
 from tenuto.errors import ConfigError
 
 DEFAULT = "default"
@@ -41,6 +43,13 @@ class Settings:
 
     config: Config
     places: dict[str, str]
+    in_files: frozenset[str] = frozenset()
+    """Those that stand in a file."""
+
+    def where(self, *names: str) -> str:
+        """What a line on these settings begins with: "tenuto.toml:7: " where the first that is given is in a file."""
+        given = next((name for name in names if self.places[name] != DEFAULT), "")
+        return f"{self.places[given]}: " if given in self.in_files else ""
 
 
 def read_toml(path: Path) -> Source:
@@ -84,14 +93,26 @@ def combine(sources: Sequence[Source]) -> Settings:
         raise ConfigError("\n".join(faults))
     merged: dict[str, Any] = {}
     places = dict.fromkeys((leaf.name for leaf in leaves()), DEFAULT)
+    in_files: set[str] = set()
     for source in sources:
         given = flatten(source.settings)
         places |= {name: source.place(name) for name in given}
         merged |= given
-    return Settings(load_config(nest(merged)), places)
+        in_files = in_files | given.keys() if source.lines else in_files - given.keys()
+    settings = Settings(msgspec.convert(nest(merged), Config), places, frozenset(in_files))
+    if conflicts := find_conflicts(settings.config):
+        raise ConfigError("\n".join(
+            f"{settings.where(fault.setting, *fault.beside)}{fault.setting}: {fault.why}" for fault in conflicts
+        ))  # fmt: skip
+    return settings
 
 
 def load_settings(given: dict[str, Any]) -> Config:
+    """The settings of `read_settings`, without their places."""
+    return read_settings(given).config
+
+
+def read_settings(given: dict[str, Any]) -> Settings:
     """The settings in a connector's JSON: `config` is a TOML file, the keys beside it go before what stands there.
 
     Paths may be `pathlib`'s. Raises `ConfigError`: one line for each setting that is wrong.
@@ -103,7 +124,7 @@ def load_settings(given: dict[str, Any]) -> Config:
         if not isinstance(given["config"], str):
             raise ConfigError(f"config: expected the path of a TOML file, got {given['config']!r}")
         sources.insert(0, read_toml(Path(given["config"])))
-    return combine(sources).config
+    return combine(sources)
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -14,12 +14,15 @@ from rich.console import Console
 from tenuto.cli.bench import command, disk, fio
 from tenuto.cli.bench.disk import DiskSizes, measure_disk
 from tenuto.cli.bench.hashing import HashSizes, measure_hash
+from tenuto.cli.bench.measured import Measured
 from tenuto.cli.bench.pooling import PoolSizes, measure_pool
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Machine, Result
 from tenuto.cli.bench.striping import StripingSizes, measure_striping
 from tenuto.cli.main import main
+from tenuto.config import POLICY_NAMES
 from tenuto.errors import ConfigError, TenutoError
+from tenuto.pools import POLICIES, Pool
 
 pytestmark = pytest.mark.unit
 
@@ -76,11 +79,53 @@ def test_json_says_all_that_a_figure_needs(capsys):
     assert all(isinstance(value, int | float) for value in result["figures"].values())
 
 
-def test_the_table_names_every_figure_and_its_target(capsys):
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_the_table_names_every_figure_and_its_target_but_of_a_quick_run(capsys, monkeypatch, has_rich):
+    if not has_rich:
+        monkeypatch.setattr(command, "find_spec", lambda _: None)
     assert main(["bench", "hash", "--quick"]) == 0
     shown = capsys.readouterr().out
     assert "tokens_per_s_64_chunked" in shown
+    assert "quick run: no targets" in shown
+    assert not {"≥", "missed"} & set(shown.split())
+    monkeypatch.setitem(command.BENCHES, "hash", lambda *_: Measured({"tokens_per_s_16": 1, "other": 2}))
+    assert main(["bench", "hash"]) == 0
+    shown = capsys.readouterr().out
     assert "≥ 10,000,000" in shown
+    assert "quick" not in shown
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_a_pool_is_measured_with_any_policy(bar, policy):
+    figures = measure_pool(PoolSizes(1024, 64, 2, 16, 8, 2, policy), bar)
+    assert figures["match_8192_ms"] > 0
+    assert figures["n_blocks"] == 1024
+
+
+def test_the_pools_bench_takes_a_policy_and_a_size_and_says_so(capsys):
+    line = ["bench", "pool", "--quick", "--policy", "default", "--blocks", "70000"]
+    assert main([*line, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["command"] == "tenuto " + " ".join(line)
+    assert result["details"] == {"policy": "default"}
+    assert result["figures"]["n_blocks"] == 81920  # whole groups of its prompts
+    assert result["figures"]["bytes_per_block"] > 0
+    assert isinstance(Pool("a")._policy, POLICIES[PoolSizes().policy])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["pool", "--policy", "lur"], "--policy: no policy is named 'lur'; give one of default, lru"),
+        (["pool", "--blocks", "many"], "--blocks: 'many' is not a whole number"),
+        (["pool", "--blocks", "100"], "--blocks: 100 is out of range; give 65536 to 1000000000"),
+        (["hash", "--blocks", "70000"], "--blocks: is of tenuto bench pool alone; leave it out"),
+    ],
+)
+def test_wrong_options_of_the_pools_bench_are_one_line(capsys, options, said):
+    assert main(["bench", *options, "--quick"]) == 1
+    (line,) = lines_of(capsys)
+    assert line.startswith(f"tenuto bench: {said}")
 
 
 def test_a_result_is_kept_under_a_name_without_the_host(tmp_path, capsys):

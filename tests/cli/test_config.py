@@ -108,3 +108,35 @@ def test_a_store_of_others_is_looked_at_where_it_can_be_imported(capsys, tmp_pat
     assert shown.err.startswith(line)
     assert shown.err.count("\n") == bool(line)
     assert bool(shown.out) == (code == 0)
+
+
+POLICY = """
+class Policy:
+    grow = cached = leased = forgotten = evict = lambda self, *_: None
+class Half:
+    grow = cached = lambda self, *_: None
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("shown_policy:Policy", 0, ""),
+        ("nowhere:Policy", 0, "warning: {file}:2: tiers.host.policy: 'nowhere' can't be imported here (No module"),
+        ("shown_policy:Half", 1, "{file}:2: tiers.host.policy: shown_policy:Half is no Policy: it lacks leased, forg"),
+        ("shown_policy:Other", 1, "{file}:2: tiers.host.policy: 'shown_policy' has no Other; its classes: Policy, H"),
+        ("lur", 1, "{file}:2: tiers.host.policy: no policy is named 'lur'; give one of default, lru, slru, lineage, "),
+    ],
+)
+def test_a_policy_is_looked_at_before_anything_starts(capsys, tmp_path, monkeypatch, name, code, said):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shown_policy.py").write_text(POLICY)
+    file = tmp_path / "t.toml"
+    file.write_text(f'[tiers.host]\npolicy = "{name}"\n')
+    for command in (["config"], ["serve", "m", "--dry-run"]):
+        monkeypatch.setattr("tenuto.cli.serve.command.find_program", lambda model: ["vllm", model])
+        assert main([*command, "--config", str(file)]) == code
+        shown = capsys.readouterr()
+        assert shown.err.startswith(f"tenuto {command[0]}: {said.format(file=file)}" if said else "")
+        assert shown.err.count("\n") == bool(said)
+        assert bool(shown.out) == (code == 0)

@@ -6,6 +6,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tenuto.cli.main import main
+from tests.session.session_rig import Rig
+from tests.simulator.lives import live
 
 pytestmark = pytest.mark.unit
 
@@ -89,3 +91,61 @@ def test_a_trace_of_no_use_is_one_line_that_names_it(tmp_path, capsys, text, sai
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tenuto simulate: TRACE: ")
     assert said in line
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """Of two engines of one server; blocks found and asked for by both."""
+    path = tmp_path_factory.mktemp("recorded") / "run.jsonl"
+    rigs = [Rig(n_host=24, record_file=str(path), engine_index=index, cost_gate=False) for index in range(2)]
+    found, asked = zip(*(live(rig, seed, 60, admitted=1) for seed, rig in enumerate(rigs)), strict=True)
+    return [str(path), str(path.with_name("run-dp1.jsonl"))], sum(found), sum(asked)
+
+
+def test_a_recording_without_options_is_replayed_and_with_some_it_is_a_trace(recordings, capsys):
+    (path, _), _, _ = recordings
+    assert main(["simulate", path]) == 0
+    shown = capsys.readouterr()
+    assert "0 decisions differ from the recorded ones" in shown.out
+    (line,) = shown.err.splitlines()
+    assert "made the recorded decisions again" in line
+    assert main(["simulate", path, "--capacity-blocks", "8,16", "--policy", "default,lru"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.split("\n")[0].split() == ["blocks", "default", "lru", "opt"]
+    (line,) = shown.err.splitlines()
+    assert line.startswith("tenuto simulate: simulates the 60 recorded requests, with caches that are empty")
+
+
+def test_several_recordings_are_replayed_one_by_one(recordings, capsys):
+    paths, _, _ = recordings
+    assert main(["simulate", *paths]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines[::2]] == paths
+    assert main(["simulate", *paths, "--json"]) == 0
+    assert [row["recording"] for row in json.loads(capsys.readouterr().out)] == paths
+
+
+def test_engines_of_one_server_have_a_cache_each_and_their_hits_are_counted_together(recordings, capsys):
+    paths, n_found, n_asked = recordings
+    lived = ["--disk-blocks", "64", "--disk-policy", "lru", "--disk-admission", "all", "--policy", "lru", "--json"]
+    assert main(["simulate", *paths, *lived]) == 0
+    shown = capsys.readouterr()
+    (row,) = json.loads(shown.out)
+    assert row["capacity_blocks"] == 20  # as the server had it
+    assert row["hit_rate"] == pytest.approx(n_found / n_asked, abs=1e-5)
+    assert row["hit_rate"] <= row["optimum"]
+    assert "of 2 engines, each with a cache of its own of so many blocks" in shown.err
+
+
+def test_several_traces_are_refused_in_one_line(trace, recordings, capsys):
+    assert main(["simulate", *recordings[0], str(trace)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tenuto simulate: TRACE: {trace} is no recording; give recordings of one server, or one")
+
+
+def test_a_recording_without_a_request_is_no_trace(tmp_path, capsys):
+    path = tmp_path / "run.jsonl"
+    Rig(record_file=str(path))
+    assert main(["simulate", str(path), "--policy", "lru"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tenuto simulate: TRACE: {path} has no requests; record a server while it")

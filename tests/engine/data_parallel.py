@@ -32,7 +32,8 @@ async def main(model: Path, root: Path) -> None:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    options = vllm_options(root, {"tiers": {"disk": {"poll_s": 0.2}}})
+    runtime = {"record_file": str(root.with_name("run.jsonl"))}
+    options = vllm_options(root, {"tiers": {"disk": {"poll_s": 0.2}}, "runtime": runtime})
     options |= {"distributed_executor_backend": "mp", "data_parallel_size": 2, "enable_prefix_caching": False}
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(model), **options))
     answers = {"first": await ask(engine, 0, 0), "same rank": await ask(engine, 0, 1)}

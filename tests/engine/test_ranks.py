@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tenuto.simulator import replay
+
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -41,8 +43,11 @@ def test_two_ranks_fill_hit_restart_and_recompute_together(model, tmp_path):
 
 
 @pytest.mark.scale  # four minutes of starting processes
-def test_a_data_parallel_engine_reads_what_the_other_wrote(model, tmp_path):
+def test_a_data_parallel_engine_reads_what_the_other_wrote_and_has_a_recording_of_its_own(model, tmp_path):
     answers = run("data_parallel", model, tmp_path / "root")
     (n_cold, output), *hits = answers.values()
     assert n_cold == 0
     assert hits == [[HIT, output], [HIT, output]]
+    outcomes = [replay(tmp_path / name) for name in ("run.jsonl", "run-dp1.jsonl")]
+    assert [outcome.differences for outcome in outcomes] == [[], []]
+    assert [outcome.n_hit_blocks for outcome in outcomes] == [HIT // 64] * 2

@@ -98,3 +98,41 @@ def test_a_scan_does_not_push_out_what_is_used_again_and_again(name):
 def test_a_policy_that_is_not_there_is_said_with_the_choices():
     with pytest.raises(ConfigError, match=r"tiers\.host\.policy: no policy is named 'fifo'; give one of default, lru"):
         make_policy("fifo", "tiers.host.policy")
+
+
+def test_a_block_that_comes_back_after_it_was_evicted_is_protected_by_slru():
+    pool = Pool("test", 4, make_policy("slru", "policy"))
+    hot, scan = make_keys(1), [make_keys(4, seed=seed) for seed in range(1, 4)]
+    for keys in (hot, scan[0], hot, scan[1][:3], scan[2][:3]):
+        list(replayed_in(pool, keys))
+    assert hot[0].hash in pool
+
+
+@pytest.mark.parametrize("n_parts", [1, 2, 32])
+def test_what_is_restored_goes_the_oldest_first_and_no_chain_is_cut(n_parts):
+    chains = [make_keys(32, seed=seed) for seed in range(4)]
+    step = 32 // n_parts
+    parts = [chain[at : at + step] for at in range(0, 32, step) for chain in chains]
+    pool = Pool("test", 128, make_policy("default", "policy"))
+    pool.restore(list(enumerate(key for part in parts for key in part)))
+    for _ in range(64):
+        with pool.allocate(len(pool) - pool.statistics().cached + 1).lease:
+            for chain in chains:
+                held = [key.hash in pool for key in chain]
+                assert held == sorted(held, reverse=True)
+
+
+@pytest.mark.parametrize("n_slots", [1 << 12, 1 << 16])
+def test_a_long_prompt_that_comes_in_parts_stays_whole_while_it_grows(n_slots):
+    pool = Pool("test", n_slots, make_policy("default", "policy"))
+    old = make_keys(n_slots)
+    prompts = [make_keys(1024, seed=seed) for seed in (1, 2)]
+    list(replayed_in(pool, old))
+    for at in range(0, 1024, 64):
+        for prompt in prompts:
+            list(replayed_in(pool, prompt[at : at + 64]))
+    pool.check()
+    for chain in (old, *prompts):
+        held = [key.hash in pool for key in chain]
+        assert held == sorted(held, reverse=True)
+    assert all(key.hash in pool for prompt in prompts for key in prompt)

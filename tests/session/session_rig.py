@@ -37,6 +37,7 @@ class Rig:
         poll_s: float = 0,
         is_async_scheduled: bool = False,
         events: dict | None = None,
+        engine_index: int = 0,
         **runtime,
     ) -> None:
         config = load_config({
@@ -47,8 +48,9 @@ class Rig:
         })  # fmt: skip
         self.clock = FakeClock()
         setup = Setup(
-            config, NAMESPACE, LAYOUT, PAGE, "e", world_size, keeps_trailing, is_async_scheduled=is_async_scheduled
-        )
+            config, NAMESPACE, LAYOUT, PAGE, "e", world_size, keeps_trailing,
+            is_async_scheduled=is_async_scheduled, engine_index=engine_index,
+        )  # fmt: skip
         self.leader = Leader(setup, self.clock)
         self.world_size = world_size
         disk = Capacity(disk_slots, is_growing=False)

@@ -326,8 +326,8 @@ def test_arena_and_device_have_one_driver(tmp_path, monkeypatch):
 def test_a_trace_tells_what_the_worker_did(tmp_path):
     runtime = {"trace_file": str(tmp_path / "run.json")}
     config = load_config({"tiers": {"host": {"capacity": 16 * LAYOUT.extent_bytes}}, "runtime": runtime})
-    setup = Setup(config, NAMESPACE, LAYOUT, PAGE, "e")
-    leader, worker = Leader(setup), Worker(setup, rank=3, engine_index=1)
+    setup = Setup(config, NAMESPACE, LAYOUT, PAGE, "e", engine_index=1)
+    leader, worker = Leader(setup), Worker(setup, rank=3)
     worker.register([torch.randn(16, 1, PAGE, 32) for _ in range(2)])
     leader.connect({3: worker.handshake()})
     plan = plan_of(leader)

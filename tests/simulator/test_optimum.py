@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tenuto.pools import POLICIES
-from tenuto.simulator import Request, Tiers, optimal_hits, simulate
+from tenuto.simulator import Request, Tiers, best_hits, optimal_hits, simulate
 from tenuto.tokens import BlockHash
 
 pytestmark = pytest.mark.unit
@@ -59,3 +59,43 @@ def test_a_cache_with_room_for_all_misses_each_block_once():
     requests = tiny_trace(3, 60)
     n_different = len({block for blocks in requests for block in blocks})
     assert optimal_hits(requests, 100) == sum(map(len, requests)) - n_different
+
+
+def events(seed: int) -> list[Request]:
+    """Asks for ends of chains, and keeps of parts of them, in any order."""
+    random, made = Random(seed), []
+    for blocks in tiny_trace(seed, 9):
+        if random.random() < 0.5:
+            made.append(Request(0.0, blocks, start=random.randrange(len(blocks)), kept=range(0)))
+        else:
+            made.append(Request(0.0, blocks, start=None, kept=range(random.randrange(len(blocks)), len(blocks))))
+    return made
+
+
+@pytest.mark.parametrize("n_slots", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_with_what_is_kept_at_other_times_nothing_has_more_hits(seed, n_slots):
+    requests = events(seed)
+    reached = {frozenset(): 0}
+    for request in requests:
+        after = {}
+        for held, hits in reached.items():
+            asked = request.asked
+            found = next((n for n, block in enumerate(asked) if block not in held), len(asked))
+            there = held | {request.hashes[i] for i in request.kept}
+            for n in range(min(n_slots, len(there)) + 1):
+                for kept in combinations(sorted(there), n):
+                    after[frozenset(kept)] = max(after.get(frozenset(kept), -1), hits + found)
+        reached = after
+    best = max(reached.values())
+    assert best <= best_hits(requests, n_slots) <= sum(len(request.asked) for request in requests)
+    assert best_hits(requests, n_slots) <= best + 3  # the bound is near
+    assert best_hits(requests, 99) == best_hits(requests, 100)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_no_policy_has_more_hits_then_either(policy):
+    for seed in range(20):
+        requests = events(seed)
+        outcome = simulate(requests, Tiers(3, policy))
+        assert sum(outcome.n_hits.values()) <= best_hits(requests, 3)

@@ -418,6 +418,28 @@ def test_a_folder_without_nameless_files_is_tried_with_a_name(tmp_path, monkeypa
     assert list((tmp_path / "new").iterdir()) == []
 
 
+@pytest.mark.parametrize(("refused", "number"), [(os.O_CREAT, errno.EROFS), (os.O_DIRECT, errno.EINVAL)])
+def test_a_folder_that_takes_no_file_with_a_name_or_only_through_the_page_cache_has_no_queue(
+    tmp_path, monkeypatch, opened, refused, number
+):
+    opened(Kernel())  # where there is a queue
+    plain = os.open
+
+    def refuse(path, flags, *args, **kwargs):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "no")
+        if flags & refused:
+            raise OSError(number, "no")
+        return plain(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    (tmp_path / "new").mkdir()
+    runtime = open_runtime(f"file://{tmp_path / 'new'}")
+    assert not runtime.caps.is_queued
+    runtime.close()
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 def test_on_a_machine_whose_calls_are_not_known_there_is_none(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(OSError, match="x86-64 and aarch64") as caught:

@@ -21,15 +21,16 @@ from tenuto.tiers.disk.runtime import (
     RuntimeSettings,
     Short,
     cufile,
+    direct,
     open_runtime,
     probe,
 )
 from tenuto.tiers.disk.runtime.cufile import CuFile, CuFiles
+from tenuto.tiers.disk.runtime.folders import FolderRuntime
 from tenuto.tiers.disk.runtime.libraries import load_library, packaged
 from tenuto.tiers.disk.runtime.nixl import NixlRuntime, check_files, library
 from tenuto.tiers.disk.runtime.nixl.library import Library
 from tenuto.tiers.disk.runtime.striping import Striping
-from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 from tenuto.tiers.disk.volume import volume_of
 
 pytestmark = pytest.mark.unit
@@ -222,7 +223,7 @@ def refuse(*_):
 def test_memory_of_a_gpu_goes_through_cufile_and_that_of_the_host_does_not(tmp_path):
     fake, used = FakeCuFile(), []
     device = CuFiles(tmp_path, fake, SimpleNamespace(make_current=used.append))
-    runtime = ThreadedRuntime(Caps("cufile", has_device_memory=True), [device], Striping(), 2)
+    runtime = FolderRuntime(Caps("cufile", has_device_memory=True), [device], Striping(), 2)
     bench = Bench(runtime)
     assert fake.handles == {}
     host = bench.region
@@ -397,7 +398,7 @@ def test_a_folder_that_takes_no_file_may_take_one_later(tmp_path, monkeypatch, b
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(*((os, "ftruncate") if broken == "reserve" else (probe, "open_direct")), full)
+    monkeypatch.setattr(*((os, "ftruncate") if broken == "reserve" else (direct, "open_direct")), full)
     with pytest.raises(StoreError, match=r"(create|open) \.probe-\w+: full") as caught:
         open_runtime(f"cufile://{folder}")
     assert caught.value.cause is Cause.NO_SPACE

@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Show the settings; 0. Raises `ConfigError` for wrong ones."""
     settings = combine(read_sources(args))
-    for line in check_plugins(settings.config):
+    for line in check_plugins(settings):
         print(f"tenuto config: warning: {line}", file=sys.stderr)
     print(to_toml(settings))
     return 0

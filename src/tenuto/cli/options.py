@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from tenuto import config
-from tenuto.config import Config, Leaf, leaves
-from tenuto.plugins import why_absent
-from tenuto.settings import Source, nest, read_toml
+from tenuto.config import Leaf, leaves
+from tenuto.errors import ConfigError
+from tenuto.plugins import load, why_absent
+from tenuto.settings import Settings, Source, nest, read_toml
 
 OPTION = "option"
 """The place of a setting that was given as an option."""
@@ -48,25 +49,47 @@ def read_sources(args: argparse.Namespace) -> list[Source]:
     return [*sources, Source(OPTION, nest(given))]
 
 
-def check_plugins(settings: Config) -> list[str]:
+def check_plugins(settings: Settings) -> list[str]:
     """Look at the classes of others that the settings name; a warning for each that this Python can't import.
 
     Raises `ConfigError` for one that is here and of no use.
     """
-    spec = settings.tiers.disk.store
-    if not spec:
-        return []
-    why = why_absent(spec)
-    if not why:
-        from tenuto.tiers.disk.opening import load_store  # half of a command's start otherwise
+    tiers = settings.config.tiers
+    named = {
+        "tiers.host.policy": (tiers.host.policy, _load_policy),
+        "tiers.disk.policy": (tiers.disk.policy, _load_policy),
+        "tiers.disk.store": (tiers.disk.store, _load_store),
+    }
+    warnings: list[str] = []
+    for name, (spec, look) in named.items():
+        if ":" not in spec:
+            continue
+        if why := why_absent(spec):
+            warnings.append(
+                f"{settings.where(name)}{name}: {spec.partition(':')[0]!r} can't be imported here ({why}): not checked;"
+                " the Python that runs vLLM must find it, installed or on PYTHONPATH"
+            )
+            continue
+        try:
+            look(spec, name)
+        except ConfigError as error:
+            raise ConfigError(f"{settings.where(name)}{error}") from None
+    return warnings
 
-        load_store(spec)
-        return []
-    line = (
-        f"tiers.disk.store: {spec.partition(':')[0]!r} can't be imported here ({why}): not checked; the Python that "
-        "runs vLLM must find it, installed or on PYTHONPATH"
-    )
-    return [line]
+
+# What these import is half of a command's start.
+
+
+def _load_policy(spec: str, setting: str) -> None:
+    from tenuto.pools import Policy
+
+    load(spec, setting, Policy, ())
+
+
+def _load_store(spec: str, _: str) -> None:
+    from tenuto.tiers.disk.opening import load_store
+
+    load_store(spec)
 
 
 def _from_text(leaf: Leaf, text: str) -> Any:

@@ -31,10 +31,10 @@ class _Held:
         raise NotImplementedError
 
     def view(self, block: int, layer: int, outer: int) -> Any:
-        """K (`outer` 0) or V (1) of one layer of the `block`-th block: ``(page_tokens, inner_dim)``.
+        """K (`outer` 0) or V (1) of one layer of the `block`-th of these blocks: ``(page_tokens, inner_dim)``.
 
-        A torch tensor over torch memory, else a numpy array. Blocks that are registered must not be written: their
-        arrays are read-only, and tensors can't be. Raises `IndexError`, and `LeaseError` when consumed.
+        To be written into: a torch tensor over torch memory, else a numpy array, of the layout's dtype: see
+        `BlockMemory.view`. Raises `IndexError`, and as `slots` does.
         """
         slots = self.slots
         if not 0 <= block < len(slots):
@@ -53,9 +53,10 @@ class _Held:
 
 
 class Blocks(_Held):
-    """Read-only lease on the first `len(self)` blocks of a sequence: they stay in the device's memory while it is held.
+    """Read-only lease on `len(self)` blocks of a sequence, one behind the other: they stay in the device's memory.
 
-    Use it with ``with``, or `release` it. One that is dropped gives its blocks back and warns.
+    `KVCache.match` and `WritableBlocks.register` give it. Use it with ``with``, or `release` it. One that is dropped
+    gives its blocks back and warns.
     """
 
     def __init__(self, core: CacheCore, sequence: TokenSequence, start: int, leases: Sequence[Lease]) -> None:
@@ -78,12 +79,12 @@ class Blocks(_Held):
 
     @property
     def hashes(self) -> list[BlockHash]:
-        """Their names, 16 bytes each."""
+        """Their names in order, 16 bytes each: see `BlockHash`."""
         return self.sequence.hashes[self.start : self.start + len(self)]
 
     @property
     def slots(self) -> list[int]:
-        """Their block numbers in the layout: a page table. Raises `LeaseError` when released."""
+        """Their block numbers in the layout, in order: a page table. Raises `LeaseError` when released."""
         if self._leases is None:
             raise LeaseError("these Blocks were already released")
         return [slot for lease in self._leases for slot in lease.slots]
@@ -94,14 +95,18 @@ class Blocks(_Held):
         return self._leases is None
 
     def view(self, block: int, layer: int, outer: int) -> Any:
-        """As those of `WritableBlocks`. The array is read-only; a torch tensor can't be, and must not be written."""
+        """K (`outer` 0) or V (1) of one layer of the `block`-th of these blocks: ``(page_tokens, inner_dim)``.
+
+        A numpy array that is read-only, or over torch memory a tensor, which can't be and must not be written; of the
+        layout's dtype: see `BlockMemory.view`. Raises `IndexError`, and `LeaseError` when released.
+        """
         found: Any = super().view(block, layer, outer)
         if hasattr(found, "setflags"):
             found.setflags(write=False)
         return found
 
     def release(self) -> None:
-        """Give the blocks back: they stay matchable, and can be evicted to the tiers below."""
+        """Give the blocks back: they stay matchable, and can be evicted. Raises `LeaseError` when released before."""
         if self._leases is None:
             raise LeaseError("these Blocks were already released")
         for lease in self._leases:
@@ -156,14 +161,14 @@ class WritableBlocks(_Held):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that were added to these blocks."""
+        """Tokens that were added to these blocks; those of `after` do not count."""
         return 0 if self._sequence is None else len(self._sequence.chain) - self._start * self._page_tokens
 
     def init_sequence(self, salt: str | ExtraKeys = "", after: Blocks | None = None) -> None:
         """RESET → PARTIAL: the first block begins a sequence, or continues it behind all blocks of `after`.
 
-        `salt`: what else the keys and values depend on; other salts share no blocks. It is that of `after`, with one.
-        Raises `StateError` when a sequence has begun already.
+        `salt`: what else the keys and values depend on, or whom they belong to; other salts share no blocks. Behind
+        `after` it is that of `after`, and none may be given. Raises `StateError` when one has begun already.
         """
         if self._sequence is not None:
             raise StateError(f"cannot init a sequence in blocks that have one: block 0 is {self.states[0].name}")
@@ -194,7 +199,7 @@ class WritableBlocks(_Held):
         return len(taken)
 
     def commit(self) -> BlockHash:
-        """PARTIAL → COMPLETE: the block is full; its name. Raises `StateError` unless one is PARTIAL and full."""
+        """PARTIAL → COMPLETE: the block is full; gives its name. Raises `StateError` unless one is PARTIAL and full."""
         sequence = self._begun("commit")
         at = self._n_complete
         if not self._is_partial:
@@ -208,9 +213,10 @@ class WritableBlocks(_Held):
         return key.hash
 
     def apply(self, token_ids: Sequence[int], salt: str | ExtraKeys = "", after: Blocks | None = None) -> None:
-        """RESET → COMPLETE: all blocks at once get whole blocks of tokens, as many as they hold.
+        """RESET → COMPLETE: all blocks at once get their tokens, ``len(self) * page_tokens``.
 
-        Raises `StateError`, with nothing changed, for another number of tokens or blocks that are not RESET.
+        `salt` and `after`: see `init_sequence`. Raises `StateError`, with nothing changed, for another number of tokens
+        or blocks that are not RESET.
         """
         n_tokens = len(self.slots) * self._page_tokens
         if len(token_ids) != n_tokens:
@@ -225,8 +231,9 @@ class WritableBlocks(_Held):
     def register(self) -> Blocks:
         """COMPLETE → REGISTERED: the bytes are all there, and others may match the blocks. Consumes the lease.
 
-        A block that is registered already keeps its first bytes. On a GPU: what writes the bytes is queued on the
-        current stream. Raises `StateError`, with nothing changed, unless every block is COMPLETE.
+        Waits while the tiers below have no room for what is on its way, `runtime.load_timeout_s` at most. A block that
+        is registered already keeps its first bytes, and the lease given is on those. On a GPU: what writes the bytes is
+        queued on the current stream. Raises `StateError`, with nothing changed, unless every block is COMPLETE.
         """
         if self._sequence is None or self._n_complete < len(self.slots):
             least = self.states[self._n_complete] if len(self) else SlotState.RESET

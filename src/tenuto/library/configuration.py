@@ -8,7 +8,7 @@ from typing import Any
 from tenuto.config import Config, leaves
 from tenuto.errors import ConfigError
 from tenuto.memory.blocklayout import Layout
-from tenuto.settings import flatten, load_settings, nest
+from tenuto.settings import flatten, nest, read_settings
 
 ENGINES_ALONE = (
     "model.weights",
@@ -19,6 +19,7 @@ ENGINES_ALONE = (
     "runtime.cost_gate",
     "runtime.metrics_port",
     "runtime.trace_file",
+    "runtime.record_file",
 )
 """Settings that say nothing without an engine."""
 
@@ -26,9 +27,10 @@ ENGINES_ALONE = (
 def library_config(settings: Mapping[str, Any], layout: Layout) -> Config:
     """Nested or dotted settings. Raises `ConfigError`: a line for each that is wrong, or does nothing here."""
     given = flatten(settings)
-    config = load_settings(nest(given))
+    read = read_settings(nest(given))
+    config = read.config
     faults = [
-        f"{leaf.name}: does nothing without an engine; leave it out"
+        f"{read.where(leaf.name)}{leaf.name}: does nothing without an engine; leave it out"
         for leaf in leaves()
         if leaf.name in ENGINES_ALONE and (leaf.name in given or _value(config, leaf.name) != leaf.default)
     ]
@@ -36,8 +38,8 @@ def library_config(settings: Mapping[str, Any], layout: Layout) -> Config:
         raise ConfigError("\n".join(faults))
     if config.layout.block_tokens not in (0, layout.page_tokens):
         raise ConfigError(
-            f"layout.block_tokens: {config.layout.block_tokens} is not the layout's page_tokens "
-            f"{layout.page_tokens}; leave it out"
+            f"{read.where('layout.block_tokens')}layout.block_tokens: {config.layout.block_tokens} is not the "
+            f"layout's page_tokens {layout.page_tokens}; leave it out"
         )
     return config
 

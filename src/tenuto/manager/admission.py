@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tenuto.errors import ConfigError
+from tenuto.plugins import make_named
 from tenuto.pools.policies.sketch import CountSketch
 from tenuto.tokens import BlockKey
 
@@ -75,8 +75,5 @@ ADMISSIONS: dict[str, Callable[[], Admission]] = {
 
 
 def make_admission(name: str, setting: str) -> Admission:
-    """A new admission. Raises `ConfigError` naming `setting` and the choices when there is none of that name."""
-    make = ADMISSIONS.get(name)
-    if make is None:
-        raise ConfigError(f"{setting}: no admission is named {name!r}; give one of {', '.join(ADMISSIONS)}")
-    return make()
+    """A new admission. Raises `ConfigError`; see `plugins.make_named`."""
+    return make_named("admission", name, setting, ADMISSIONS)

@@ -26,7 +26,8 @@ class Finder:
     def find(self, chain: HashChain, start: int) -> list[Span]:
         """Spans of blocks from `start` on, up to the first that is nowhere or still on its way."""
         hashes = chain.hashes
-        self._host.match(hashes[:start]).release()  # what the device holds is recently used here too
+        if start:
+            self._host.match(hashes[:start]).release()  # what the device holds is recently used here too
         spans: list[Span] = []
         at = start
         while at < len(hashes) and hashes[at] not in self._arriving:

@@ -21,7 +21,7 @@ class Allocator(Protocol):
 
 
 class Heap:
-    """Memory of this process."""
+    """Memory of this process: "heap"."""
 
     def allocate(self, size_bytes: int) -> Any:
         """See `Allocator`: a numpy array."""
@@ -32,9 +32,10 @@ class Heap:
 
 
 class Shared:
-    """Memory that another process can map, by `fd` of what was allocated last, which is open as long as this object."""
+    """Memory that another process can map: "shared"."""
 
     fd: int | None = None
+    """The file of what was allocated last, open as long as this object; None before."""
 
     def allocate(self, size_bytes: int) -> Any:
         """See `Allocator`: a shared mapping (memfd_create(2), Linux)."""
@@ -62,7 +63,7 @@ class Shared:
 
 
 class Pinned:
-    """Host memory that a GPU copies from and into at the rate of the wire."""
+    """Host memory that a GPU copies from and into at the rate of the wire: "pinned". It takes torch and CUDA."""
 
     def allocate(self, size_bytes: int) -> Any:
         """See `Allocator`: a torch tensor."""
@@ -74,7 +75,7 @@ class Pinned:
 
 
 class OnDevice:
-    """Memory of a GPU, by torch's name for it."""
+    """Memory of a GPU, by torch's name for it, as "cuda:1"; with none, "device". It takes torch and CUDA."""
 
     def __init__(self, device: str = "cuda") -> None:
         self.device = device

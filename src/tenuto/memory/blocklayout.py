@@ -21,9 +21,11 @@ class Layout:
     """`n_blocks` blocks of `n_layers` layers of `outer_dim` planes, each ``(page_tokens, inner_dim)`` of `dtype`.
 
     A block holds the keys and values of `page_tokens` tokens; `outer_dim` is 2 (K and V) or 1 (one latent), and
-    `inner_dim` all heads of one of them. "contiguous" is ``[block][layer][outer][token][inner]``, with blocks
-    `block_stride` apart; "per layer" is ``[layer][block][outer][token][inner]``, the layers in one buffer or in one
-    each. Strides and offsets are bytes. Raises `ConfigError`, one line, for what is no layout.
+    `inner_dim` counts the elements of one token in a plane: heads times the size of one. `dtype` is "float32",
+    "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2" or "bytes", and `kind` how blocks lie: "contiguous" is
+    ``[block][layer][outer][token][inner]``, with blocks `block_stride` apart; "per layer" is
+    ``[layer][block][outer][token][inner]``, the layers in one buffer or in one each. Strides and offsets are bytes.
+    Raises `ConfigError`, one line, for what is no layout.
     """
 
     kind: str
@@ -69,12 +71,15 @@ class Layout:
 
     @property
     def layer_stride(self) -> int:
-        """From one layer to the next."""
+        """Bytes from one layer of a block to the next."""
         return self.layer_bytes if self.kind == "contiguous" else self.n_blocks * self.block_stride
 
     @property
     def block_stride(self) -> int:
-        """From one block to the next: in "contiguous" ``align_up(n_layers * layer_stride, alignment)``."""
+        """Bytes from one block to the next, a multiple of `alignment`.
+
+        They are those of all its layers in "contiguous", of one in "per layer", rounded up.
+        """
         n_layers = self.n_layers if self.kind == "contiguous" else 1
         return align_up(n_layers * self.layer_bytes, self.alignment)
 
@@ -85,7 +90,7 @@ class Layout:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of a buffer that has room for all blocks whatever its address: whole elements."""
+        """Bytes of a buffer that has room for all blocks whatever its address: `size_bytes` and an `alignment`."""
         return self.size_bytes + self.alignment
 
     @property

@@ -201,8 +201,7 @@ class Pool:
     def keys(self, lease: Lease) -> list[BlockKey]:
         """The blocks of a lease, in order. Keeps the lease."""
         with self._locked():
-            lease.borrow(self)
-            return [self._keys[slot] for slot in lease.slots]
+            return list(map(self._keys.__getitem__, lease.borrow(self).tolist()))
 
     def registered(self, start: int, stop: int) -> list[BlockKey]:
         """The blocks that can be matched in slots [start, stop)."""
@@ -312,24 +311,26 @@ class Pool:
             self._states[array] = TRANSITIONS[now, trigger]
 
     def _hold(self, array: Slots) -> None:
-        idle = array[self._leases[array] == 0]
-        self._leases[array] += 1
-        self._n_cached -= len(idle)
-        self._policy.leased(idle)
+        counts = self._leases[array]
+        idle = array[counts == 0]
+        self._leases[array] = counts + 1
+        if len(idle):
+            self._n_cached -= len(idle)
+            self._policy.leased(idle)
 
     def _unhold(self, array: Slots) -> None:
-        self._leases[array] -= 1
-        idle = array[self._leases[array] == 0]
-        if self._doomed:
-            doomed = [slot for slot in idle.tolist() if slot in self._doomed]
-            if doomed:
-                self._doomed.difference_update(doomed)
-                gone = np.array(doomed, np.int32)
-                self._move(gone, Trigger.INVALIDATE)
-                self._policy.forgotten(gone)
-                self._put_free(doomed)
-                idle = np.array([slot for slot in idle.tolist() if self._states[slot]], np.int32)
-        self._cache(idle)
+        counts = self._leases[array]
+        idle = array[counts == 1]
+        self._leases[array] = counts - 1
+        if self._doomed and (doomed := [slot for slot in idle.tolist() if slot in self._doomed]):
+            self._doomed.difference_update(doomed)
+            gone = np.array(doomed, np.int32)
+            self._move(gone, Trigger.INVALIDATE)
+            self._policy.forgotten(gone)
+            self._put_free(doomed)
+            idle = np.array([slot for slot in idle.tolist() if self._states[slot]], np.int32)
+        if len(idle):
+            self._cache(idle)
 
     def _cache(self, array: Slots) -> None:
         self._n_cached += len(array)

@@ -5,9 +5,10 @@ Never: touches torch, threads or the real clock; does I/O beyond reading the tra
 """
 
 from tenuto.simulator.lanes import Bandwidths
-from tenuto.simulator.optimum import optimal_hits
+from tenuto.simulator.optimum import best_hits, optimal_hits
 from tenuto.simulator.recorded import RecordedManager
-from tenuto.simulator.replay import Replay, is_recording, replay
+from tenuto.simulator.recordings import Recording, is_recording, read_recording, read_requests
+from tenuto.simulator.replay import Replay, replay
 from tenuto.simulator.simulation import Outcome, Tiers, simulate
 from tenuto.simulator.trace import Request, read_trace
 
@@ -15,11 +16,15 @@ __all__ = [
     "Bandwidths",
     "Outcome",
     "RecordedManager",
+    "Recording",
     "Replay",
     "Request",
     "Tiers",
+    "best_hits",
     "is_recording",
     "optimal_hits",
+    "read_recording",
+    "read_requests",
     "read_trace",
     "replay",
     "simulate",

@@ -8,20 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from tenuto.errors import Cause, ConfigError, LeaseError
+from tenuto.errors import Cause, LeaseError
 from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, make_admission
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool, make_policy
 from tenuto.pools.facts import Removed
-from tenuto.simulator.recorded import VERSION, packed
+from tenuto.simulator.recorded import packed
+from tenuto.simulator.recordings import Header, read_recording, unpacked
 from tenuto.simulator.trace import Request
-from tenuto.tokens import BlockHash, BlockKey
+from tenuto.tokens import BlockKey
 from tenuto.transfers.plan import BlockFailure, TransferResult
 
 _PAGE = PageRun((0,))
-_HASH_BYTES = 16
 
 
 @dataclass(slots=True)
@@ -41,34 +39,12 @@ class Replay:
             self.differences.append(f"{where}: was {was!r}, is {found!r}")
 
 
-def is_recording(path: Path) -> bool:
-    """Whether the file begins as a recording of ours does."""
-    try:
-        with path.open("rb") as file:
-            return file.read(20).startswith(b'{"tenuto_recording"')
-    except OSError:
-        return False
-
-
 def replay(path: Path) -> Replay:
     """Tell a new manager all that the recorded one was told. Raises `ConfigError` for a line that can't be read."""
-    lines = path.read_bytes().splitlines()
-    if lines and not path.read_bytes().endswith(b"\n"):
-        lines.pop()  # cut off when its engine was killed
-    decoder = msgspec.json.Decoder(dict[str, Any])
-    try:
-        header = decoder.decode(lines[0])
-    except msgspec.MsgspecError as error:
-        raise ConfigError(f"TRACE: {path}:1: {error}") from None
-    if header.get("tenuto_recording") != VERSION:
-        raise ConfigError(f"TRACE: {path} is a recording of another version; record it again with this one")
-    player = _Player(header)
+    recording = read_recording(path)
+    player = _Player(recording.header)
     outcome = player.outcome
-    for number, text in enumerate(lines[1:], start=2):
-        try:
-            ops: list[tuple[str, list[Any]]] = [(op[0], op[1:]) for op in decoder.decode(text)["ops"]]
-        except (msgspec.MsgspecError, LookupError, TypeError) as error:
-            raise ConfigError(f"TRACE: {path}:{number}: broken line ({error}); record it again") from None
+    for number, _, ops in recording.lines():
         try:
             for name, values in ops:
                 player.play(f"line {number}", name, values)
@@ -78,7 +54,7 @@ def replay(path: Path) -> Replay:
         ) as error:  # what is told next makes no sense to a manager that decided otherwise
             outcome.differ(f"line {number}", "a decision", f"another ({error!r})")
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"TRACE: {path}:{number}: broken line ({error}); record it again") from None
+            raise recording.broken(number, error) from None
         if outcome.n_differences:
             break
     return outcome
@@ -87,11 +63,11 @@ def replay(path: Path) -> Replay:
 class _Player:
     """Tells one manager."""
 
-    def __init__(self, header: dict[str, Any]) -> None:
-        disk = Pool("disk", 0, make_policy(header["disk_policy"], "disk_policy")) if header["has_disk"] else None
+    def __init__(self, header: Header) -> None:
+        disk = Pool("disk", 0, make_policy(header.disk_policy, "disk_policy")) if header.has_disk else None
         self.manager = BlockManager(
-            Pool("host", header["host_blocks"], make_policy(header["host_policy"], "host_policy")),
-            disk, Limits(max_writes=header["max_writes"]), admission=make_admission(header["admission"], "admission"),
+            Pool("host", header.host_blocks, make_policy(header.host_policy, "host_policy")),
+            disk, Limits(max_writes=header.max_writes), admission=make_admission(header.admission, "admission"),
         )  # fmt: skip
         self.outcome = Replay()
         self._chains: dict[int, Request] = {}
@@ -105,7 +81,7 @@ class _Player:
             case "c", [number, root]:
                 self._chains[number] = Request(0.0, [], b64decode(root))
             case "x", [number, hashes]:
-                self._chains[number].hashes += _unpacked(hashes)
+                self._chains[number].hashes += unpacked(hashes)
             case "l", [number, start, was]:
                 self._look_up(where, number, start, was)
             case "t", [int(number), int(n_blocks)]:
@@ -151,7 +127,7 @@ class _Player:
 
     def _compare(self, where: str, tier: str, hashes: str) -> None:
         removed = self._removed(tier)
-        self.outcome.n_removed += len(_unpacked(hashes))
+        self.outcome.n_removed += len(unpacked(hashes))
         if removed != hashes:
             self.outcome.differ(where, (tier, hashes[:40]), removed and removed[:40])
 
@@ -165,10 +141,5 @@ class _Player:
         return packed([key.hash for key in fact.keys]) if fact.tier.value == tier else None
 
 
-def _unpacked(text: str) -> list[BlockHash]:
-    data = b64decode(text)
-    return [BlockHash(data[at : at + _HASH_BYTES]) for at in range(0, len(data), _HASH_BYTES)]
-
-
 def _entries(entries: Sequence[tuple[int, str]]) -> list[tuple[int, BlockKey]]:
-    return [(slot, BlockKey(*_unpacked(text))) for slot, text in entries]
+    return [(slot, BlockKey(*unpacked(text))) for slot, text in entries]

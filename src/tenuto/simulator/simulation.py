@@ -42,6 +42,17 @@ class Outcome:
         """Hits per block, 0 to 1."""
         return sum(self.n_hits.values()) / self.n_blocks if self.n_blocks else 0.0
 
+    @staticmethod
+    def together(outcomes: Iterable[Outcome]) -> Outcome:
+        """Of several caches."""
+        total = Outcome()
+        for outcome in outcomes:
+            total.n_blocks += outcome.n_blocks
+            total.n_hits = {place: n + outcome.n_hits[place] for place, n in total.n_hits.items()}
+            total.n_written += outcome.n_written
+            total.waited_s += outcome.waited_s
+        return total
+
 
 class Simulation:
     """Requests arrive at their times, load what they find, and leave all their blocks with the manager."""
@@ -66,23 +77,31 @@ class Simulation:
         return self.outcome
 
     def _serve(self, request: Request) -> None:
+        if request.is_reset:
+            self.manager.reset()
+        if request.start is not None:
+            self._load(request, request.start)
+        if request.kept:
+            pages = [_PAGE] * len(request.kept)
+            self._submit(self.manager.offload([Filled(request, request.kept.start, pages)]))
+            self._submit(self.manager.pump())
+            self._advance(self._now)
+
+    def _load(self, request: Request, start: int) -> None:
         began = self._now
-        found = self.manager.lookup(request, 0)
+        found = self.manager.lookup(request, start)
         while isinstance(found, Pending):
             end = self._lanes.next_end()
             assert end is not None
             self._advance(end)
-            found = self.manager.lookup(request, 0)
+            found = self.manager.lookup(request, start)
         self.outcome.waited_s += self._now - began
-        self.outcome.n_blocks += len(request.hashes)
+        self.outcome.n_blocks += len(request.hashes) - start
         if isinstance(found, Hit):
             for span in found.spans:
                 self.outcome.n_hits[span.place] += len(span.keys)
             self._submit(self.manager.onboard(found, [_PAGE] * found.n_blocks).transfers)
             self._advance(self._now)
-        self._submit(self.manager.offload([Filled(request, 0, [_PAGE] * len(request.hashes))]))
-        self._submit(self.manager.pump())
-        self._advance(self._now)
 
     def _submit(self, transfers: Sequence[Transfer]) -> None:
         self.outcome.n_written += sum(len(t.keys) for t in transfers if t.route is Route.HOST_TO_DISK)

@@ -15,14 +15,29 @@ NAMESPACE = BlockHash(bytes(16))
 
 
 class Request(HashChain):
-    """A request at `time_s`: a chain whose hashes are given. The tokens of its blocks are not known."""
+    """A request at `time_s`: a chain whose hashes are given. The tokens of its blocks are not known.
 
-    __slots__ = ("time_s",)
+    It asks for its blocks from `start` on (None: for nothing), and leaves those in `kept` (None: all) with the manager.
+    One that `is_reset` makes it forget everything before.
+    """
 
-    def __init__(self, time_s: float, hashes: list[BlockHash], root: bytes = NAMESPACE, block_tokens: int = 1) -> None:
+    __slots__ = ("is_reset", "kept", "start", "time_s")
+
+    def __init__(
+        self, time_s: float, hashes: list[BlockHash], root: bytes = NAMESPACE, block_tokens: int = 1, *,
+        start: int | None = 0, kept: range | None = None, is_reset: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(root, block_tokens)
         self.time_s = time_s
         self.hashes = hashes
+        self.start = start
+        self.kept = range(len(hashes)) if kept is None else kept
+        self.is_reset = is_reset
+
+    @property
+    def asked(self) -> list[BlockHash]:
+        """The blocks that it asks for."""
+        return [] if self.start is None else self.hashes[self.start :]
 
     def __len__(self) -> int:
         return len(self.hashes) * self.block_tokens

@@ -17,7 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class FakeDevice:
-    """A `Device` of bytes: `pages[page, layer, head, k or v, token]`, random at first.
+    """A `transfers.lanes.Device` of bytes: `pages`, random at first. Raises `ValueError` where K and V differ in size.
 
     It is written straight from docs/format.md and shares no code with `PagedKV`.
     """
@@ -28,21 +28,22 @@ class FakeDevice:
         dim_bytes = layout.k_dim * layout.dtype.itemsize
         shape = (n_pages, layout.n_layers, layout.n_heads, 2, page_tokens, dim_bytes)
         self.pages: Bytes = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+        """uint8 ``(pages, layers, heads, 2, page_tokens, bytes of a dim)``, K before V."""
         self._arena = arena
         self._layout = layout
         self._page_tokens = page_tokens
 
     def gather(self, runs: Sequence[PageRun], slots: Sequence[int], layers: Layers | None = None) -> Landing:
-        """See `Device`."""
+        """See `transfers.lanes.Device`."""
         for page, host in self._pairs(runs, slots, layers):
             host[...] = page
         return LANDED
 
     def settle(self) -> None:
-        """See `Device`."""
+        """See `transfers.lanes.Device`."""
 
     def mark(self) -> Mark:
-        """See `Device`."""
+        """See `transfers.lanes.Device`."""
 
     def scatter(
         self,
@@ -51,7 +52,7 @@ class FakeDevice:
         after: Mark = None,  # noqa: ARG002
         layers: Layers | None = None,
     ) -> Landing:
-        """See `Device`."""
+        """See `transfers.lanes.Device`."""
         for page, host in self._pairs(runs, slots, layers):
             page[...] = host
         return LANDED

@@ -15,9 +15,9 @@ from tenuto.tiers.disk import DiskStore
 from tenuto.tiers.disk.runtime.aio import Command
 from tenuto.tiers.disk.runtime.contract import File, Region
 from tenuto.tiers.disk.runtime.device import Device, Queue, QueuedDevice, Span
+from tenuto.tiers.disk.runtime.folders import FolderRuntime
 from tenuto.tiers.disk.runtime.lanes import ThreadLane
 from tenuto.tiers.disk.runtime.queuelane import QueueLane
-from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 
 
 class FaultyFiles:
@@ -158,7 +158,7 @@ class FaultyQueue:
 def make_faulty(store: DiskStore) -> FaultyFiles:
     """Put one under a store that is open."""
     runtime = store.runtime
-    assert isinstance(runtime, ThreadedRuntime)
+    assert isinstance(runtime, FolderRuntime)
     files = FaultyFiles(runtime.devices[0])
     runtime.devices = (files,)
     match runtime.lanes[0]:

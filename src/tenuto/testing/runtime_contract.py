@@ -1,4 +1,14 @@
-"""What every `StorageRuntime` promises."""
+"""What every `StorageRuntime` promises.
+
+A runtime of yours is tested by pytest so::
+
+    from tenuto.testing.runtime_contract import RuntimeContract
+
+
+    class TestMine(RuntimeContract):
+        def make_runtime(self, folder, settings):
+            return MyRuntime(folder, settings.max_in_flight)
+"""
 
 from __future__ import annotations
 
@@ -355,7 +365,11 @@ class BoundsContract(_Given):
 
 
 class RuntimeContract(MovingContract, RefusingContract, BoundsContract):
-    """Subclass it, give `make_runtime`, and pytest runs the rest."""
+    """Subclass it, give `make_runtime`, and pytest runs the rest.
+
+    ``make_runtime(folder, settings)`` gives a new runtime whose files lie below `folder`, which is empty and yours, by
+    these `RuntimeSettings`: the tests count on `max_in_flight` and on `max_open_files`.
+    """
 
 
 def _n_descriptors() -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tenuto.cli.bench.engines.options import EngineOptions, add_engine_options, as_arguments, read_engine_options
 from tenuto.cli.bench.measured import Measured
+from tenuto.cli.bench.pooloptions import PoolOptions, add_pool_options, read_pool_options
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Result, check_out, describe_machine, describe_versions, today
 from tenuto.cli.bench.show import plain_text, show
@@ -27,6 +28,7 @@ class Options:
     folder: Path
     is_quick: bool = False
     engines: EngineOptions = field(default_factory=EngineOptions)
+    pool: PoolOptions = field(default_factory=PoolOptions)
 
 
 def run_hash(options: Options, bar: Bar) -> Measured:
@@ -37,11 +39,12 @@ def run_hash(options: Options, bar: Bar) -> Measured:
 
 
 def run_pool(options: Options, bar: Bar) -> Measured:
-    """Leases, evictions and memory of a pool of a million blocks."""
+    """Leases, matches, evictions and memory of a pool of a million blocks, or of --blocks, with any --policy."""
     from tenuto.cli.bench.pooling import PoolSizes, measure_pool
 
     quick = PoolSizes(n_blocks=1 << 15, n_alive=2, n_evicting=2, n_matches=3)
-    return Measured(measure_pool(quick if options.is_quick else PoolSizes(), bar))
+    sizes = (quick if options.is_quick else PoolSizes()).chosen(options.pool)
+    return Measured(measure_pool(sizes, bar), details={"policy": sizes.policy})
 
 
 def run_disk(options: Options, bar: Bar) -> Measured:
@@ -239,6 +242,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="where to measure (disk: 4 GB, layered: 5 GB, split: 40 GB, ttft: 55 GB, given back)",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
+    add_pool_options(parser)
     add_engine_options(parser)
     parser.set_defaults(run=run)
 
@@ -248,7 +252,7 @@ def run(args: argparse.Namespace) -> int:
     if args.name not in BENCHES:
         print(f"tenuto bench: no bench is named {args.name!r}; there are {', '.join(BENCHES)}", file=sys.stderr)
         return EXIT_USAGE
-    engines = read_engine_options(args)
+    engines, pool = read_engine_options(args), read_pool_options(args)
     if args.out is not None:
         check_out(args.out)
     console = errors = None
@@ -258,17 +262,19 @@ def run(args: argparse.Namespace) -> int:
         console, errors = Console(), Console(stderr=True)
     with Bar(errors) as bar:
         folder = chosen_folder(args.dir, "--dir", "bench")
-        measured = BENCHES[args.name](Options(folder, args.quick, engines), bar)
+        measured = BENCHES[args.name](Options(folder, args.quick, engines, pool), bar)
     result = Result(
         name=args.name,
         machine=describe_machine(measured.file_system, measured.gpu),
         versions=describe_versions() | measured.versions,
-        command=f"tenuto bench {args.name}" + (" --quick" if args.quick else "") + as_arguments(engines),
+        command="".join(
+            (f"tenuto bench {args.name}", " --quick" * args.quick, pool.as_arguments(), as_arguments(engines))
+        ),
         date=today(),
         figures=measured.figures,
         details=measured.details,
     )
-    targets = TARGETS.get(result.name, {})
+    targets = None if args.quick else TARGETS[result.name]
     if args.json:
         print(result.as_json())
     elif console is not None:

@@ -6,14 +6,15 @@ import gc
 import resource
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from statistics import mean, median
 
+from tenuto.cli.bench.pooloptions import PoolOptions
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Figures
-from tenuto.pools import Full, Pool
+from tenuto.pools import Full, Pool, make_policy
 from tenuto.tokens import BlockHash, BlockKey
 
 HASH_BYTES = 16
@@ -30,10 +31,18 @@ class PoolSizes:
     n_evicting: int = 32
     """Groups of `n_alive` prompts in the evicting phase."""
     n_matches: int = 200
+    policy: str = "lru"
+    """As of a pool that is given none."""
+
+    def chosen(self, options: PoolOptions) -> PoolSizes:
+        """These, but for what the options say; whole groups of prompts fill the pool."""
+        group = self.chain * self.n_alive
+        n_blocks = self.n_blocks if options.n_blocks is None else -(-options.n_blocks // group) * group
+        return replace(self, n_blocks=n_blocks, policy=options.policy or self.policy)
 
 
 def measure_pool(sizes: PoolSizes, bar: Bar) -> Figures:
-    """Times and memory of one `Pool` with LRU, the policy that it has unless it is given another.
+    """Times and memory of one `Pool`.
 
     *Filling*, then *evicting* (the pool is full, so each new block takes the slot of an old one): prompts of
     8192 blocks arrive, eight at a time in turns, in leases of 64 blocks that live their whole life: allocate,
@@ -45,21 +54,22 @@ def measure_pool(sizes: PoolSizes, bar: Bar) -> Figures:
     leases 8192 blocks drawn at random from the whole pool, which no prompt does: the worst a memory can do.
     Their hashes are new objects too, as a new request brings them. `release_8192_ms` gives such a lease back.
 
-    `bytes_per_block`: growth of the process's resident memory (the pool's arrays, index, keys and hash bytes,
-    and what the allocator wastes on them) from before the pool is made until it is full, per block.
+    `bytes_per_block`: growth of the process's resident memory (the arrays of pool and policy, index, keys and hash
+    bytes, and what the allocator wastes on them) from before the pool is made until it is full, per block.
     """
     rounds = sizes.n_blocks // (sizes.chain * sizes.n_alive)
     gc.collect()
     before = resident_bytes()
-    pool = Pool("bench", sizes.n_blocks)
+    pool = Pool("bench", sizes.n_blocks, make_policy(sizes.policy, "--policy"))
     groups = _Groups(sizes, pool)
     fill = [_live(pool, group) for group in bar.over(groups.take(rounds), "pool: fill", rounds)]
     gc.collect()
     per_block = (resident_bytes() - before) / sizes.n_blocks
     n = sizes.n_evicting
     evicting = [_live(pool, group) for group in bar.over(groups.take(n), "pool: evict", n)]
-    in_turn, released = _match(pool, (groups.prompt(i) for i in groups.some(sizes.n_matches)), sizes, bar)
-    scattered, _ = _match(pool, groups.scattered(sizes.n_matches), sizes, bar)
+    whole = groups.whole()
+    in_turn, released = _match(pool, groups.some(whole, sizes.n_matches), sizes, bar)
+    scattered, _ = _match(pool, groups.scattered(whole, sizes.n_matches), sizes, bar)
     pool.check()
     return {
         "match_8192_ms": round(1e3 * in_turn, 3),
@@ -98,20 +108,24 @@ class _Groups:
             self._n_taken += self._sizes.n_alive
             yield self._batches([self.prompt(number) for number in numbers])
 
-    def some(self, n: int) -> list[int]:
-        """`n` numbers of prompts that are in a full pool now."""
-        return self._random.choices(self._whole(), k=n)
+    def some(self, whole: list[int], n: int) -> Iterator[list[BlockHash]]:
+        """The hashes of `n` of these prompts."""
+        return map(self.prompt, self._random.choices(whole, k=n))
 
-    def scattered(self, n: int) -> Iterator[list[BlockHash]]:
-        """`n` times as many hashes as a prompt has, from anywhere in the pool."""
-        data = b"".join(Random(number).randbytes(HASH_BYTES * self._sizes.chain) for number in self._whole())
+    def scattered(self, whole: list[int], n: int) -> Iterator[list[BlockHash]]:
+        """`n` times as many hashes as a prompt has, from anywhere in these prompts."""
+        data = b"".join(Random(number).randbytes(HASH_BYTES * self._sizes.chain) for number in whole)
         for _ in range(n):
             chosen = self._random.sample(range(len(data) // HASH_BYTES), self._sizes.chain)
             yield [BlockHash(data[at * HASH_BYTES : (at + 1) * HASH_BYTES]) for at in chosen]
 
-    def _whole(self) -> list[int]:
-        """Numbers of the prompts that are in the pool from end to end."""
-        return [number for number in range(self._n_taken) if self.prompt(number)[-1] in self._pool]
+    def whole(self) -> list[int]:
+        """Numbers of the prompts that are in the pool from end to end now."""
+        return [number for number in range(self._n_taken) if self._is_whole(self.prompt(number))]
+
+    def _is_whole(self, hashes: list[BlockHash]) -> bool:
+        """Policies evict chains from their ends, or their blocks in any order."""
+        return hashes[-1] in self._pool and all(block in self._pool for block in hashes)
 
     def _batches(self, prompts: list[list[BlockHash]]) -> Iterator[list[BlockKey]]:
         """A batch of each prompt in turn, until all have ended."""

@@ -12,33 +12,38 @@ if TYPE_CHECKING:
 
 Targets = Mapping[str, tuple[str, float]]
 
+QUICK = "quick run: no targets"
 
-def show(result: Result, targets: Targets, console: Console) -> None:
-    """Every figure, and its target in green or red."""
+
+def show(result: Result, targets: Targets | None, console: Console) -> None:
+    """Every figure, and its target in green or red; None: the figures of a quick run are not to be judged."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     console.print(f"[bold]{result.name}[/] on {_where(result.machine)}", highlight=False)
+    if targets is None:
+        console.print(QUICK)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("figure", no_wrap=True)
     table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("target", justify="right", no_wrap=True)
+    if targets is not None:
+        table.add_column("target", justify="right", no_wrap=True)
     for key, value in result.figures.items():
-        wanted = ""
-        if key in targets:
+        wanted = [] if targets is None else [""]
+        if targets is not None and key in targets:
             sign, bound = targets[key]
-            wanted = f"[{'green' if is_met(value, sign, bound) else 'red'}]{sign} {bound:,}[/]"
-        table.add_row(key, f"{value:,}", wanted)
+            wanted = [f"[{'green' if is_met(value, sign, bound) else 'red'}]{sign} {bound:,}[/]"]
+        table.add_row(key, f"{value:,}", *wanted)
     console.print(table)
 
 
-def plain_text(result: Result, targets: Targets) -> str:
+def plain_text(result: Result, targets: Targets | None) -> str:
     """The same without colours: a missed target has "missed" behind it."""
     width = max((len(key) for key in result.figures), default=0)
-    lines = [f"{result.name} on {_where(result.machine)}", ""]
+    lines = [f"{result.name} on {_where(result.machine)}", *([QUICK] if targets is None else []), ""]
     for key, value in result.figures.items():
         wanted = ""
-        if key in targets:
+        if targets is not None and key in targets:
             sign, bound = targets[key]
             wanted = f"  {sign} {bound:,}" + ("" if is_met(value, sign, bound) else "  missed")
         lines.append(f"{key:<{width}}  {value:>14,}{wanted}")

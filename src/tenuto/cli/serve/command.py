@@ -47,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Show the line and run it: the server's exit code. Raises `ConfigError` for wrong settings or a missing vLLM."""
     settings = combine(read_sources(args))
-    for warning in check_plugins(settings.config):
+    for warning in check_plugins(settings):
         print(f"tenuto serve: warning: {warning}", file=sys.stderr)
     values = flatten(msgspec.to_builtins(settings.config))
     if values["tiers.disk.path"]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from tenuto.connectors.session.rankfiles import engine_file
 from tenuto.connectors.session.setup import Setup
 from tenuto.errors import ConfigError
 from tenuto.manager import BlockManager, Limits, make_admission
@@ -73,7 +74,8 @@ def make_manager(setup: Setup, recorder: Recorder, clock: Callable[[], float]) -
         make_admission(disk.admission, "tiers.disk.admission"),
     )
     if isinstance(manager, RecordedManager):
-        file = RecordFile(expand_user(Path(runtime.record_file), "runtime.record_file"), manager.stop_recording)
+        path = engine_file(expand_user(Path(runtime.record_file), "runtime.record_file"), setup.engine_index)
+        file = RecordFile(path, manager.stop_recording)
         manager.record(file.write, clock, {
             "host_blocks": setup.n_host_slots, "host_policy": host.policy, "has_disk": setup.has_disk,
             "disk_policy": disk.policy, "admission": disk.admission, "max_writes": setup.max_writes,

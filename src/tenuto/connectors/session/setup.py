@@ -28,6 +28,8 @@ class Setup:
     """Whether the engine plans a step before it has heard how the one before ended: failures come too late for it."""
     max_step_tokens: int = 0
     """Tokens that the engine computes in a step, at most; 0: not known."""
+    engine_index: int = 0
+    """Which engine of a server: those of data parallelism have leaders, ranks and tiers of their own."""
 
     @property
     def pages_per_block(self) -> int:

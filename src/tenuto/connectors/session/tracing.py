@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tenuto.connectors.session.rankfiles import rank_file
 from tenuto.settings import expand_user
 from tenuto.traces import TraceFile, open_trace
 
@@ -20,9 +21,3 @@ def open_rank_trace(trace_file: str, rank: int, engine_index: int = 0) -> TraceF
     path = rank_file(expand_user(Path(trace_file), SETTING), rank, engine_index)
     engine = f"engine {engine_index} " if engine_index else ""
     return open_trace(path.absolute(), f"tenuto {engine}rank {rank}")
-
-
-def rank_file(path: Path, rank: int, engine_index: int = 0) -> Path:
-    """What a rank writes: FILE-rank0.json for FILE or FILE.json; FILE-dp1-rank0.json in the second engine."""
-    engine = f"-dp{engine_index}" if engine_index else ""
-    return path.with_name(f"{path.name.removesuffix('.json')}{engine}-rank{rank}.json")

@@ -58,15 +58,11 @@ class _Load:
 
 
 class Worker:
-    """Runs a leader's plans. One thread, the engine's; lanes and pollers are behind it.
+    """Runs a leader's plans. One thread, the engine's; lanes and pollers are behind it."""
 
-    `engine_index` is that of data parallelism, where each engine has ranks of its own.
-    """
-
-    def __init__(self, setup: Setup, rank: int = 0, engine_index: int = 0) -> None:
+    def __init__(self, setup: Setup, rank: int = 0) -> None:
         self.setup = setup
         self.rank = rank
-        self._engine_index = engine_index
         self._trace: TraceFile | None = None
         self._codec = ExtentCodec(setup.layout, setup.namespace.digest)
         self._n_host_slots = setup.n_host_slots
@@ -118,7 +114,7 @@ class Worker:
                 may_fail = not setup.is_async_scheduled
                 layered = LayeredWork(movers.parts, engine, movers.mark, setup.config.runtime, may_fail=may_fail)
                 undo.callback(layered.close)
-            self._trace = open_rank_trace(setup.config.runtime.trace_file, self.rank, self._engine_index)
+            self._trace = open_rank_trace(setup.config.runtime.trace_file, self.rank, setup.engine_index)
             undo.pop_all()
         self._gpu = paged.device if driver is not None else None
         self._store, self._poller, self._arena, self._movers, self._engine = store, poller, arena, movers, engine

@@ -96,13 +96,12 @@ class TenutoConnector(KVConnectorBase_V1):
             publish(self._leader, vllm_config.parallel_config.data_parallel_index)
             self._feed = StatsFeed(self._leader.recorder)
             if port := setup.config.runtime.metrics_port:
-                dp_rank = vllm_config.parallel_config.data_parallel_index
-                self._endpoint = MetricsEndpoint(port + dp_rank, self._leader.recorder, str(dp_rank))
+                index = setup.engine_index
+                self._endpoint = MetricsEndpoint(port + index, self._leader.recorder, str(index))
             if versions.set_to_recompute(vllm_config):
                 logger.info("tenuto: kv_load_failure_policy set to recompute: a failed load is computed instead")
         else:
-            parallel = vllm_config.parallel_config
-            self._worker = Worker(setup, parallel.rank, parallel.data_parallel_index)
+            self._worker = Worker(setup, vllm_config.parallel_config.rank)
 
     @property
     def leader(self) -> Leader:

@@ -67,6 +67,7 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
         max_model_len=vllm_config.model_config.max_model_len,
         is_async_scheduled=bool(vllm_config.scheduler_config.async_scheduling),
         max_step_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
+        engine_index=parallel.data_parallel_index,
     )
 
 

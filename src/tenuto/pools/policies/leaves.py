@@ -17,11 +17,10 @@ _MOST_FREED = 256  # ancestors freed at once; those above them are when their tu
 
 
 class Batch(NamedTuple):
-    """Slots put in together, the first to go first, with their stamps; `time` as the user counts it."""
+    """Slots put in together, the first to go first, with their stamps."""
 
     slots: Slots
     stamps: npt.NDArray[np.int64]
-    time: int
 
 
 class Taken(NamedTuple):
@@ -34,8 +33,7 @@ class Taken(NamedTuple):
 class LeafQueues:
     """Queues of batches, by number. A slot with children that is met is set aside until the last of them has gone."""
 
-    def __init__(self, *, is_newest_first: bool = False) -> None:
-        self._is_newest_first = is_newest_first
+    def __init__(self) -> None:
         self.links = Links()
         self.stamps = Stamps()
         self.queues: dict[int, deque[Batch]] = {}
@@ -50,16 +48,16 @@ class LeafQueues:
         self.links.grow(n_slots)
         self.stamps.grow(n_slots)
 
-    def put(self, number: int, slots: Slots, time: int = 0, *, is_next: bool = False) -> None:
+    def put(self, number: int, slots: Slots, *, is_next: bool = False) -> None:
         """Into queue `number`, behind all others, or before them; out of whatever queue they were in."""
         if not len(slots):
             return
         self._is_waiting[slots] = False
-        batch = Batch(slots, self.stamps.draw(slots), time)
+        batch = Batch(slots, self.stamps.draw(slots))
         queue = self.queues.get(number)
         if queue is None:
             queue = self.queues[number] = deque()
-        if is_next and not self._is_newest_first:
+        if is_next:
             queue.appendleft(batch)
         else:
             queue.append(batch)
@@ -76,17 +74,9 @@ class LeafQueues:
         self.remove(slots)
         return self._freed(self.links.lose(slots))
 
-    def move(self, number: int, time: int, to: int) -> None:
-        """Batches of this time or before, from the front of a queue, go behind another."""
-        queue = self.queues[number]
-        while queue and queue[0].time <= time:
-            self.queues.setdefault(to, deque()).append(queue.popleft())
-        if not queue:
-            del self.queues[number]
-
     def take(self, number: int, n: int) -> Taken:
-        """Up to `n` victims from the front of a queue, or from its end where the newest go first."""
-        slots, stamps, time = self._gather(number, n)
+        """Up to `n` victims from the front of a queue."""
+        slots, stamps = self._gather(number, n)
         self.n_queued -= len(slots)
         is_live = self.stamps.of[slots] == stamps
         if not is_live.all():
@@ -96,7 +86,7 @@ class LeafQueues:
             self._is_waiting[slots[~is_free]] = True
             slots, stamps = slots[is_free], stamps[is_free]
         if len(slots) > n:
-            self._put_back(number, Batch(slots[n:], stamps[n:], time))
+            self._put_back(number, Batch(slots[n:], stamps[n:]))
             self.n_queued += len(slots) - n
             slots = slots[:n]
         return Taken(slots, self.lose(slots))
@@ -107,11 +97,11 @@ class LeafQueues:
         taken: list[Batch] = []
         n_more = n
         while queue and n_more > 0:
-            batch = queue.pop() if self._is_newest_first else queue.popleft()
+            batch = queue.popleft()
             most = n_more + _WINDOW
             if len(batch.slots) > most:
-                self._put_back(number, Batch(batch.slots[most:], batch.stamps[most:], batch.time))
-                batch = Batch(batch.slots[:most], batch.stamps[:most], batch.time)
+                self._put_back(number, Batch(batch.slots[most:], batch.stamps[most:]))
+                batch = Batch(batch.slots[:most], batch.stamps[:most])
             taken.append(batch)
             n_more -= len(batch.slots)
         if not queue:
@@ -119,16 +109,11 @@ class LeafQueues:
         if len(taken) == 1:
             return taken[0]
         return Batch(
-            np.concatenate([batch.slots for batch in taken]), np.concatenate([batch.stamps for batch in taken]),
-            taken[0].time,
-        )  # fmt: skip
+            np.concatenate([batch.slots for batch in taken]), np.concatenate([batch.stamps for batch in taken])
+        )
 
     def _put_back(self, number: int, batch: Batch) -> None:
-        queue = self.queues.setdefault(number, deque())
-        if self._is_newest_first:
-            queue.append(batch)
-        else:
-            queue.appendleft(batch)
+        self.queues.setdefault(number, deque()).appendleft(batch)
 
     def take_any(self, n: int) -> Slots:
         """Up to `n` victims where all that are left have children that are leased; the first to go first."""
@@ -175,7 +160,7 @@ class LeafQueues:
             for batch in queue:
                 is_live = self.stamps.of[batch.slots] == batch.stamps
                 if is_live.any():
-                    kept.append(Batch(batch.slots[is_live], batch.stamps[is_live], batch.time))
+                    kept.append(Batch(batch.slots[is_live], batch.stamps[is_live]))
                     self.n_queued += len(kept[-1].slots)
             if kept:
                 self.queues[number] = kept

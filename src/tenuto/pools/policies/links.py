@@ -39,15 +39,6 @@ class Links:
             self._lives_of_parent[slots] = self._lives[parents]
             np.add.at(self.n_children, parents, 1)
 
-    def extend(self, parent: int, slots: Slots) -> None:
-        """These slots, which have new contents and no links, continue each other, and the first of them `parent`."""
-        above = np.empty_like(slots)
-        above[0], above[1:] = parent, slots[:-1]
-        self.parents[slots] = above
-        self._lives_of_parent[slots] = self._lives[above]
-        self.n_children[slots[:-1]] = 1
-        self.n_children[parent] += 1
-
     def lose(self, slots: Slots) -> Slots:
         """These slots have lost their content; their parents that have no children any more."""
         above = self._cut(slots)

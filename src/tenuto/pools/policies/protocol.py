@@ -21,6 +21,7 @@ class Policy(Protocol):
     """Chooses victims among the slots that nobody leases. Called under the pool's lock, in batches.
 
     A policy sees slot numbers and block keys (hash, parent, first of the chain) and nothing else: no clock, no bytes.
+    Slots come as int32 arrays of one dimension.
     """
 
     def grow(self, n_slots: int) -> None:

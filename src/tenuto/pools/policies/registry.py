@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tenuto.errors import ConfigError
-from tenuto.plugins import load
+from tenuto.plugins import make_named
 from tenuto.pools.policies.lineage import Lineage
 from tenuto.pools.policies.lru import LRU
 from tenuto.pools.policies.priority import Priority
@@ -30,13 +29,6 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 def make_policy(name: str, setting: str) -> Policy:
     """A new policy: of these, or of a class of others, "module:Class", which is made without arguments.
 
-    Raises `ConfigError` naming `setting` and the choices when there is none of that name; see `plugins.load`.
+    Raises `ConfigError`; see `plugins.make_named`.
     """
-    if ":" in name:
-        return load(name, setting, Policy, ())()
-    make = POLICIES.get(name)
-    if make is None:
-        raise ConfigError(
-            f'{setting}: no policy is named {name!r}; give one of {", ".join(POLICIES)}, or "module:Class"'
-        )
-    return make()
+    return make_named("policy", name, setting, POLICIES, Policy)

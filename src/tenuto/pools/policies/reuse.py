@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from tenuto.pools.policies.remembered import CLASS, LENGTH, TIME, Ints, Picked, Remembered, Words
+from tenuto.pools.policies.sketch import hash_words
+from tenuto.tokens import BlockHash
+
 Floats = npt.NDArray[np.float64]
-Words = npt.NDArray[np.uint64]
-Ints = npt.NDArray[np.int64]
 
 USES, NEW, LENGTHS, ENDS = 6, 4, 6, 2
 """Values of each trait of a block: times it was used; blocks that its request added; length of that; is it the last."""
-N_CLASSES = USES * NEW * LENGTHS * ENDS
+_CLASSES_PER_USE = NEW * LENGTHS * ENDS
+N_CLASSES = USES * _CLASSES_PER_USE
 N_AGES = 46
 N_LEVELS = 33
 _STEPS = 2  # of ages, and of levels, in a factor of two
 _NORMAL = N_LEVELS // 2
 YOUNG = 1e6
-_N_REMEMBERED = 1 << 16
-_HORIZON = 4  # pools' worth of new blocks that are remembered, at least
+_MOST_NOTED = 256
 MANY_NEW, LONG = 12, 63
 """Blocks that a request added, and its length, beyond which all are of one class."""
 _PRIOR, _PRIOR_HAZARD = 5.0, 0.05  # requests' worth of belief before anything was seen: the older, the rarer
@@ -29,19 +33,23 @@ _LONGEST_MEMORY = 1 << 15
 EDGES: Floats = 2.0 ** (6 + np.arange(N_AGES + 1) / _STEPS)
 """Age class b is from EDGES[b] up to EDGES[b + 1], in new blocks; the first begins at 0."""
 
-_LATER = EDGES[1:]
+_LATER = EDGES[1:-1]
 
 
 def age_classes(ages: Ints) -> Ints:
     """The class of each age."""
-    return np.minimum(np.searchsorted(_LATER, ages, "right"), N_AGES - 1)
+    return _LATER.searchsorted(ages, "right")
 
 
-def classes_of(uses: Ints, n_new: int, n_known: int, length: int) -> Ints:
+def group_of(n_new: int, n_known: int, length: int) -> int:
+    """What the blocks of a request have in common: it added `n_new` to `n_known` and is `length` long."""
+    new = (n_new > 1) + (n_new > 3) + (n_new > MANY_NEW) if n_known else 0
+    return new * LENGTHS + min(max(length.bit_length() - 2, 0), LENGTHS - 1)
+
+
+def classes_of(uses: Ints, group: int) -> Ints:
     """Class of each block of a request, in order; its last one is the end."""
-    new = sum(n_new > most for most in (1, 3, MANY_NEW)) if n_known else 0
-    long = min(max(length.bit_length() - 2, 0), LENGTHS - 1)
-    found = ((np.minimum(uses - 1, USES - 1) * NEW + new) * LENGTHS + long) * ENDS
+    found = (np.minimum(uses, USES) - 1) * _CLASSES_PER_USE + group * ENDS
     found[-1] += 1
     return found
 
@@ -64,77 +72,101 @@ class ReuseModel:
     """
 
     def __init__(self) -> None:
-        n = _N_REMEMBERED
-        self._tags: Words = np.zeros(n, np.uint64)
-        self._times: Ints = np.zeros(n, np.int64)
-        self._classes: npt.NDArray[np.int16] = np.full(n, -1, np.int16)  # -1: nothing
-        self._weights: npt.NDArray[np.float32] = np.zeros(n, np.float32)
-        self._uses: npt.NDArray[np.uint8] = np.zeros(n, np.uint8)
+        self._seen = Remembered()
         self._events: Floats = np.zeros(N_CLASSES * N_AGES)
         self._lives: Floats = np.zeros(N_CLASSES * N_AGES)
-        self._skip = 0
         self._memory = _LONGEST_MEMORY
         self._fitted_at = 0
         traits = np.unravel_index(np.arange(N_CLASSES), (USES, NEW, LENGTHS, ENDS))
         self._traits = list(zip(traits, (USES, NEW, LENGTHS, ENDS), strict=True))
-        self.levels: Ints = np.zeros(N_CLASSES, np.int64)
-        """Of each class: half octaves of its factor, from 0 to N_LEVELS - 1."""
+        self._noted: list[tuple[Sequence[BlockHash], int, int, int]] = []
         self.scores: list[float] = []
         """Of level x N_AGES + age class: uses per new block."""
         self.fit(0)
 
     def grow(self, n_slots: int) -> None:
         """The pool has so many slots: remember that much longer."""
-        self._skip = max((_HORIZON * n_slots - 1) // _N_REMEMBERED, 0)
-        self._skip = (1 << self._skip.bit_length()) - 1  # of so many more hashes, one is remembered
+        self._seen.grow(n_slots)
         self._memory = max(_LONGEST_MEMORY, 8 * n_slots)
 
-    def recall(self, words: Words, now: int) -> Ints:
-        """These blocks are used now: how often each was before; 0 where it is not remembered."""
-        is_sampled = self.are_sampled(words)
-        found = np.zeros(len(words), np.int64)
-        if not is_sampled.any():
-            return found
-        picked = words[is_sampled]
-        at = self._places(picked)
-        is_here = (self._tags[at] == picked) & (self._classes[at] >= 0)
-        self._count(self._events, at[is_here], now)
-        self._count(self._lives, at[~is_here & (self._classes[at] >= 0)], now)
-        self._classes[at] = -1
-        found[is_sampled] = np.where(is_here, self._uses[at], 0)
-        if self._skip:  # a chain's blocks are used together: what is not remembered is as what is before it
-            last = np.maximum.accumulate(np.where(is_sampled, np.arange(len(words)), 0))
-            found = np.where(is_sampled[last], found[last], 0)
-        return found
+    def level_of(self, uses: int, group: int, is_end: bool) -> int:
+        """Half octaves of the factor of a class, from 0 to N_LEVELS - 1."""
+        return self._levels[((min(USES, uses)) - 1) * _CLASSES_PER_USE + group * ENDS + is_end]
 
-    def remember(self, words: Words, classes: Ints, uses: Ints, weight: float, now: int) -> None:
-        """These blocks, just recalled, are of these classes."""
-        is_sampled = self.are_sampled(words)
-        if is_sampled.any():
-            words = words[is_sampled]
-            at = self._places(words)
-            self._tags[at], self._times[at], self._weights[at] = words, now, weight
-            self._classes[at], self._uses[at] = classes[is_sampled], uses[is_sampled]
+    def recall(self, words: Words, now: int) -> tuple[Ints, Picked]:
+        """These blocks, in chain order, are used now: how often each was before; 0 where it is not remembered.
+
+        A block is used whenever one is that continues it, and at least as often.
+        """
+        self._book()
+        found = np.zeros(len(words), np.int64)
+        picked = self._seen.pick(words)
+        if not len(picked.places):
+            return found, picked
+        rows, is_here = self._seen.find(picked)
+        if is_here.any():
+            here = rows[is_here]
+            self._add(self._events, here, now)
+            self._seen.rows[picked.places[is_here], CLASS] = -1
+            uses = here[:, CLASS] // _CLASSES_PER_USE + 1
+            if picked.mask is None:
+                found[is_here] = uses
+            else:
+                where = np.flatnonzero(picked.mask)
+                found[where[is_here]] = uses
+                last = np.zeros(len(words), np.int64)
+                last[where] = where
+                found = found[np.maximum.accumulate(last)]  # what is not remembered is as what is before it
+            found = np.maximum.accumulate(found[::-1])[::-1]
+        return found, picked
+
+    def remember(self, picked: Picked, classes: Ints, length: int, now: int) -> None:
+        """These blocks, just recalled, are of these classes; their request has `length`."""
+        if len(picked.places):
+            if picked.mask is not None:
+                classes = classes[picked.mask]
+            self._add(self._lives, self._seen.put(picked, now, classes, length), now)
+
+    def note(self, hashes: Sequence[BlockHash], group: int, length: int, now: int) -> None:
+        """These blocks, which were never seen before, are of a request that goes on: remember them some time."""
+        sampled = self._seen.sample(hashes)
+        if sampled:
+            self._noted.append((sampled, now, group * ENDS, length))
+        if len(self._noted) >= _MOST_NOTED:
+            self._book()
+
+    def _book(self) -> None:
+        """Remember what was noted."""
+        if not self._noted:
+            return
+        picked = self._seen.pick(hash_words([block for hashes, *_ in self._noted for block in hashes]))
+        values = np.array([values for _, *values in self._noted], np.int64)
+        values = values.repeat([len(hashes) for hashes, *_ in self._noted], 0)
+        if picked.mask is not None:
+            values = values[picked.mask]
+        self._add(self._lives, self._seen.put(picked, *values.T), self._noted[-1][1])
+        self._noted.clear()
 
     def correct(self, words: Words, classes: Ints) -> None:
         """These blocks are of other classes than was said when they were last used."""
-        is_sampled = self.are_sampled(words)
-        if is_sampled.any():
-            words, classes = words[is_sampled], classes[is_sampled]
-            at = self._places(words)
-            is_here = (self._tags[at] == words) & (self._classes[at] >= 0)
-            self._classes[at[is_here]] = classes[is_here]
+        picked = self._seen.pick(words)
+        _, is_here = self._seen.find(picked)
+        if picked.mask is not None:
+            classes = classes[picked.mask]
+        self._seen.rows[picked.places[is_here], CLASS] = classes[is_here]
 
     def fit(self, now: int) -> None:
         """Levels and scores by all that was seen; what is long ago counts less."""
+        self._book()
         events, lives = self._events.copy(), self._lives.copy()
-        self._count(lives, np.flatnonzero(self._classes >= 0), now)
+        self._add(lives, self._seen.rows[self._seen.rows[:, CLASS] >= 0], now)
         events, lives = events.reshape(N_CLASSES, N_AGES), lives.reshape(N_CLASSES, N_AGES)
         ended = events + lives
         at_risk = ended[:, ::-1].cumsum(1)[:, ::-1] - lives / 2  # those that end inside lived half of it
         hazards = (events.sum(0) + _PRIOR * _PRIOR_HAZARD) / (at_risk.sum(0) + _PRIOR)
         factors = self._factors(events.sum(1), at_risk @ hazards)
-        self.levels = np.clip(np.rint(_STEPS * np.log2(factors)).astype(np.int64) + _NORMAL, 0, N_LEVELS - 1)
+        levels = np.clip(np.rint(_STEPS * np.log2(factors)).astype(np.int64) + _NORMAL, 0, N_LEVELS - 1)
+        self._levels: list[int] = levels.tolist()
         self.scores = gittins_indices(hazards).ravel().tolist()
         fading = 0.5 ** ((now - self._fitted_at) / self._memory)
         self._events *= fading
@@ -155,18 +187,10 @@ class ReuseModel:
                 value[:] = new
         return factors
 
-    def _count(self, into: Floats, at: Ints, now: int) -> None:
-        """Add what the table has at these places, by class and age."""
-        if len(at):
-            cells = self._classes[at].astype(np.int64) * N_AGES + age_classes(now - self._times[at])
-            into += np.bincount(cells, self._weights[at], len(into))
-
-    def are_sampled(self, words: Words) -> npt.NDArray[np.bool_]:
-        """Which of these blocks are remembered at all."""
-        return (words >> np.uint64(40) & np.uint64(self._skip)) == 0
-
-    def _places(self, words: Words) -> Ints:
-        return (words >> np.uint64(16) & np.uint64(_N_REMEMBERED - 1)).astype(np.int64)
+    def _add(self, into: Floats, rows: Ints, now: int) -> None:
+        """Add remembered blocks, by class and age; those of one request together are one."""
+        if len(rows):
+            np.add.at(into, rows[:, CLASS] * N_AGES + age_classes(now - rows[:, TIME]), 1 / rows[:, LENGTH])
 
 
 def gittins_indices(hazards: Floats) -> Floats:

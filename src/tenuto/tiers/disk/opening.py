@@ -42,19 +42,17 @@ def open_tier(
         with ExitStack() as undo:
             undo.callback(os.close, mine.lock_fd)
             quota = quota_of(disk, volume, codec.layout.extent_bytes)
-            if open_store is not None:
-                store: TierStore = ForeignStore(mine, codec, open_store, quota.capacity_bytes)
-                undo.pop_all()
-                return store
-            settings = DiskSettings(
-                quota,
-                parse_size(disk.file_bytes, "tiers.disk.file_bytes"),
-                disk.io_threads or None,
-            )
-            store = DiskStore(mine, codec, settings, rank, volume.runtime)
+            if open_store is None:
+                file_bytes = parse_size(disk.file_bytes, "tiers.disk.file_bytes")
+                settings = DiskSettings(quota, file_bytes, disk.io_threads or None)
+                store: TierStore = DiskStore(mine, codec, settings, rank, volume.runtime)
+                mover = store.runtime.caps.mover
+            else:
+                store = ForeignStore(mine, codec, open_store, quota.capacity_bytes)
+                mover = disk.store
             undo.pop_all()
-            logger.info("tenuto: disk tier: %s: %s", volume.root, store.runtime.caps.mover)
-            return store
     except StoreError as error:
         logger.warning("tenuto: the disk tier is off until the next start: %s", error)
         return None
+    logger.info("tenuto: disk tier: %s: %s", volume.root, mover)
+    return store

@@ -16,7 +16,7 @@ DEFAULT_BUDGET_S = 480.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Bounds:
+class Bounds:
     """The least and the most that an option's numbers may be; their type is the bounds'."""
 
     least: float
@@ -38,15 +38,15 @@ class _Bounds:
 _MOST_TOKENS = 10_000_000
 _SHOWN = 30  # characters of what is no number
 _NUMBERS = {
-    "repeats": _Bounds(1, 1000),
-    "budget_s": _Bounds(1.0, 86400.0),
-    "tokens": _Bounds(1, _MOST_TOKENS),
-    "disk_tokens": _Bounds(1, _MOST_TOKENS),
-    "rates": _Bounds(0.01, 10000.0),
-    "turns": _Bounds(1, 1000),
-    "first_tokens": _Bounds(1, _MOST_TOKENS),
-    "turn_tokens": _Bounds(1, _MOST_TOKENS),
-    "answer_tokens": _Bounds(1, _MOST_TOKENS),
+    "repeats": Bounds(1, 1000),
+    "budget_s": Bounds(1.0, 86400.0),
+    "tokens": Bounds(1, _MOST_TOKENS),
+    "disk_tokens": Bounds(1, _MOST_TOKENS),
+    "rates": Bounds(0.01, 10000.0),
+    "turns": Bounds(1, 1000),
+    "first_tokens": Bounds(1, _MOST_TOKENS),
+    "turn_tokens": Bounds(1, _MOST_TOKENS),
+    "answer_tokens": Bounds(1, _MOST_TOKENS),
 }
 _LISTS = ("variants", "tokens", "disk_tokens", "workloads", "rates")
 

@@ -1,8 +1,9 @@
 """Storage runtimes: many pieces of files to or from registered memory, and the fate of each.
 
-`contract` says what a runtime does, `books` keeps what is open and in flight, `threaded` runs disks whose calls block
-(`direct`, `memory`, `cufile`) with files striped over them, `nixl` hands batches to NIXL's agent; `probe` tries whether
-a library takes a folder's files. `window` moves any number of items through any of them, `url` opens one.
+`contract` says what a runtime does, `books` keeps what is open and in flight, `folders` has a way to each disk, threads
+(`lanes`) or the kernel's queue (`queuelane`), with files striped over them; disks are `direct`, `memory` and `cufile`.
+`nixl` hands batches to NIXL's agent; `probe` says what cuFile lacks to start, or to take a folder's files. `window`
+moves any number of items through any of them, `url` opens one.
 Takes files, offsets, memory. Gives a state per item. Never: knows what the bytes are.
 """
 

@@ -19,9 +19,9 @@ from tenuto.memory.driver import CudaDriver, DriverError
 from tenuto.tiers.disk.runtime.contract import File, Region
 from tenuto.tiers.disk.runtime.descriptors import Descriptors
 from tenuto.tiers.disk.runtime.device import Span
-from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct
+from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct, probe_file
 from tenuto.tiers.disk.runtime.libraries import load_library
-from tenuto.tiers.disk.runtime.probe import missing_for_start, probe_file, remedy
+from tenuto.tiers.disk.runtime.probe import missing_for_start, remedy
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What the threads of a runtime call: one disk, whose calls block."""
+"""One disk of a runtime: calls that block and, where the kernel has one, a queue."""
 
 from __future__ import annotations
 

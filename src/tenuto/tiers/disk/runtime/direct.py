@@ -8,7 +8,8 @@ import fcntl
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tenuto.errors import Cause, StoreError, store_error
@@ -160,25 +161,41 @@ class FileQueue(Aio):
 def takes_direct_io(folder: Path) -> bool:
     """Whether files of a folder can be read and written past the page cache: tried with one that has no name.
 
-    Where a file system has none of these, as some of networks and containers, it has one until it was opened.
+    Where a file system has none of these, as some of networks and containers, with a `probe_file`.
     """
-    flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
     try:
-        os.close(os.open(folder, flags | os.O_TMPFILE, 0o600))
+        os.close(os.open(folder, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC | os.O_TMPFILE, 0o600))
     except OSError as error:
         if error.errno not in _NO_NAMELESS:
             return False
     else:
         return True
-    path = folder / f".probe-{uuid.uuid4().hex}"
     try:
-        os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600))
-    except OSError:
+        with probe_file(folder) as fd:
+            return _is_direct(fd)
+    except StoreError:
         return False
+
+
+@contextmanager
+def probe_file(folder: Path) -> Generator[int]:
+    """A descriptor of a new file in `folder`, opened as those of pool files are; the file is gone afterwards.
+
+    Raises `StoreError` where the folder takes no file.
+    """
+    files, name = DirectFiles(folder), f".probe-{uuid.uuid4().hex}"
+    try:
+        files.reserve(name, _PAGE_BYTES)
+        try:
+            fd, _ = open_direct(folder / name, is_writable=True)
+        except OSError as error:
+            raise store_error(error, f"open {name}") from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
-    return True
+        files.delete(name)
 
 
 def open_direct(path: Path, *, is_writable: bool) -> tuple[int, bool]:

@@ -1,20 +1,13 @@
-"""Whether NVIDIA's cuFile starts here, and takes the files of a folder: asked at opening, not by the first transfer."""
+"""What NVIDIA's cuFile lacks to start here, or to take a folder's files: asked at opening, not by a transfer."""
 
 from __future__ import annotations
 
 import os
-import uuid
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-
-from tenuto.errors import store_error
-from tenuto.tiers.disk.runtime.direct import DirectFiles, open_direct
 
 UDEV = Path("/run/udev/data")
 """Where udev keeps a record of each device, of a block device as b254:0, its major and minor number."""
 MODULES = Path("/proc/modules")
-_FILE_BYTES = 4096
 
 
 def missing_for_start() -> str:
@@ -22,27 +15,6 @@ def missing_for_start() -> str:
     if os.access(MODULES, os.R_OK):
         return ""
     return f"{MODULES} is missing, and cuFile's start never ends without it; a Linux kernel with modules brings it"
-
-
-@contextmanager
-def probe_file(folder: Path) -> Generator[int]:
-    """A descriptor of a new file in `folder`, opened as those of pool files are; the file is gone afterwards.
-
-    Raises `StoreError` where the folder takes no file.
-    """
-    files, name = DirectFiles(folder), f".probe-{uuid.uuid4().hex}"
-    try:
-        files.reserve(name, _FILE_BYTES)
-        try:
-            fd, _ = open_direct(folder / name, is_writable=True)
-        except OSError as error:
-            raise store_error(error, f"open {name}") from error
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-    finally:
-        files.delete(name)
 
 
 def remedy(fd: int) -> str:

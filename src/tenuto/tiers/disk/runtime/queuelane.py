@@ -43,7 +43,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A piece on its way. `parts` of memory are left of it, from `offset` of the file."""
+    """A piece on its way. Left of it are `parts` of memory, (address, bytes) each, from `offset` of the file on."""
 
     item: Item
     file: File
@@ -68,7 +68,13 @@ class _Flight:
 
 
 class QueueLane:
-    """See `Lane`. Reads are queued by whoever asks, writes by a thread of its own: a file that grows may hold it."""
+    """See `Lane`. Reads are queued by whoever asks, writes by a thread of its own: a file that grows may hold it.
+
+    A read waits, until it is counted as one of those that may be under way; a write waits in its thread. What is
+    counted gets its file and a number, is queued, and ends by that number; whoever sees it end counts and queues what
+    waits. The lock is for what waits, the counts and the end, and is not held while flights are queued or waited for.
+    Flights by their numbers are put in and looked up without it: a number has one user at a time.
+    """
 
     is_queued = True
 
@@ -169,7 +175,7 @@ class QueueLane:
             self._n_read_bytes -= flight.n_bytes
 
     def _begin(self, flights: list[_Flight]) -> None:
-        """Queue what is counted, and in place of what fails what waits."""
+        """Queue what is counted; in place of what fails, go on with what waits."""
         while flights:
             failed: list[tuple[_Flight, BaseException]] = []
             commands, is_full = self._commands(flights, failed)
@@ -195,9 +201,10 @@ class QueueLane:
     def _commands(
         self, flights: Sequence[_Flight], failed: list[tuple[_Flight, BaseException]]
     ) -> tuple[list[Command], bool]:
-        """Open their files, and number them: their ends may come before the call returns that queues them.
+        """A command for each flight whose file opens; and whether no more can be open, and the rest was put back.
 
-        And whether some were put back: no more files can be open.
+        What can't be opened goes to `failed`. Flights get their numbers here, since their ends may come before the call
+        returns that queues them.
         """
         commands: list[Command] = []
         for index, flight in enumerate(flights):
@@ -214,9 +221,10 @@ class QueueLane:
         return commands, False
 
     def _put_back(self, flights: Sequence[_Flight], commands: Sequence[Command] = ()) -> bool:
-        """There is room for no more: leave reads to whoever sees the next one end; no where nobody will.
+        """There is room for no more: let reads wait again, for whoever sees another end; whether they do.
 
-        `commands`: what they are numbered by.
+        Writes don't, nor do reads where nothing else is under way: nobody would begin them. `commands` has their
+        numbers, if they have any: given up too.
         """
         with self._lock:
             for command in commands:
@@ -230,6 +238,7 @@ class QueueLane:
             return True
 
     def _reap(self) -> None:
+        """Take in ends until the lane has ended; the last thread gives the queue back."""
         n_least, timeout_s = 1, None
         while not self._is_ending:
             if found := self.queue.wait(n_least, timeout_s):
@@ -245,13 +254,12 @@ class QueueLane:
             else:
                 self.queue.close()
 
-    def _ended(self, found: Sequence[tuple[int, int]]) -> None:
+    def _ended(self, events: Sequence[tuple[int, int]]) -> None:
+        """Go on with what moved in part, begin what waits in place of what has ended, and then tell the items."""
         ended: list[tuple[_Flight, int]] = []
         rest: list[_Flight] = []
-        tokens = [token for token, _ in found if token != WOKEN]
+        found = [(token, result) for token, result in events if token != WOKEN]
         for token, result in found:
-            if token == WOKEN:
-                continue
             flight = self._flights[token]
             if result < 0 or not flight.go_on(result):
                 _let_go(self.queue, flight)  # before others look for room: few files may be open
@@ -259,7 +267,7 @@ class QueueLane:
             else:
                 rest.append(flight)
         with self._lock:
-            for token in tokens:
+            for token, _ in found:
                 del self._flights[token]
             for flight, _ in ended:
                 self._uncount(flight)
@@ -271,7 +279,7 @@ class QueueLane:
             self._end(flight, None if result >= 0 else OSError(-result, os.strerror(-result)))
 
     def _end(self, flight: _Flight, error: BaseException | None) -> None:
-        """Tell the item."""
+        """Tell the item how its piece ended."""
         _let_go(self.queue, flight)
         if error is not None:
             flight.item.failed(_mapped(flight, error))
@@ -289,6 +297,7 @@ class QueueLane:
             _wake(self.queue)
 
     def _writer_ended(self) -> None:
+        """By the thread for writes, when it has no job any more."""
         with self._lock:
             self._has_writer = False
             self._end_if_idle()
@@ -307,6 +316,7 @@ def _wake(queue: Queue) -> None:
 
 
 def _let_go(queue: Queue, flight: _Flight) -> None:
+    """Give its descriptor back, once."""
     taken, flight.descriptor = flight.descriptor, None
     if taken is not None:
         queue.give_back(taken)

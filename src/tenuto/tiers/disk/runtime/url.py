@@ -13,11 +13,11 @@ from tenuto.tiers.disk.runtime.contract import Caps, StorageRuntime
 from tenuto.tiers.disk.runtime.cufile import CuFiles, check_folder, load_cufile, missing_for_cufile
 from tenuto.tiers.disk.runtime.device import Device
 from tenuto.tiers.disk.runtime.direct import DirectFiles
+from tenuto.tiers.disk.runtime.folders import FolderRuntime
 from tenuto.tiers.disk.runtime.memory import MemoryFiles
 from tenuto.tiers.disk.runtime.nixl import PLUGINS, NixlRuntime, check_files, load_nixl, missing_for
 from tenuto.tiers.disk.runtime.stripeset import NAME, UNIT_BYTES, settle
 from tenuto.tiers.disk.runtime.striping import Striping
-from tenuto.tiers.disk.runtime.threaded import ThreadedRuntime
 
 _LEAST_ALIGNMENT = 4096
 WrapDevice = Callable[[Device], Device]
@@ -97,11 +97,11 @@ def _folder(url: str, text: str) -> Path:
     return path
 
 
-def run_devices(name: str, devices: Sequence[Device], settings: RuntimeSettings) -> ThreadedRuntime:
+def run_devices(name: str, devices: Sequence[Device], settings: RuntimeSettings) -> FolderRuntime:
     """The runtime of one device, or of files striped over several."""
     caps = Caps(name, settings.alignment_bytes, settings.alignment_bytes, max_in_flight=settings.max_in_flight)
     striping = Striping(len(devices), settings.stripe_bytes)
-    return ThreadedRuntime(caps, devices, striping, settings.n_threads, is_queued=settings.is_queued)
+    return FolderRuntime(caps, devices, striping, settings.n_threads, is_queued=settings.is_queued)
 
 
 def _open_memory(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevice) -> StorageRuntime:
@@ -142,7 +142,7 @@ def _open_cufile(url: str, rest: str, settings: RuntimeSettings, wrap: WrapDevic
     check_folder(root, cufile)
     device = wrap(CuFiles(root, cufile, CudaDriver(), settings.max_open_files))
     caps = replace(_caps("cufile", settings), has_device_memory=True)
-    return ThreadedRuntime(caps, [device], Striping(), settings.n_threads)
+    return FolderRuntime(caps, [device], Striping(), settings.n_threads)
 
 
 _SCHEMES: dict[str, Callable[[str, str, RuntimeSettings, WrapDevice], StorageRuntime]] = {

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.tiers.disk.runtime.contract import File, Memory, Op, Region
-from tenuto.tiers.disk.runtime.direct import open_direct
+from tenuto.tiers.disk.runtime.direct import open_direct, probe_file
 from tenuto.tiers.disk.runtime.nixl.library import Library
-from tenuto.tiers.disk.runtime.probe import probe_file, remedy
+from tenuto.tiers.disk.runtime.probe import remedy
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from tenuto.tiers.disk.runtime.striping import Piece, Striping
 from tenuto.tiers.disk.runtime.threads import Job
 
 
-class ThreadedRuntime:
+class FolderRuntime:
     """See `StorageRuntime`. Reads go before writes that wait for the same disk."""
 
     def __init__(
@@ -142,7 +142,7 @@ class ThreadedRuntime:
         self.lanes[pieces[0].disk].write(item, pieces[0])
 
     def __repr__(self) -> str:
-        return f"<ThreadedRuntime {self.caps.name}: {len(self.devices)} disks>"
+        return f"<FolderRuntime {self.caps.name}: {len(self.devices)} disks>"
 
 
 def _lane(device: Device, queue: Queue | None, n_threads: int | None, name: str) -> Lane:
