@@ -26,8 +26,8 @@ def check(rig):
 
 def test_what_steps_keep_and_lose_is_told():
     port = free_port() - 2
-    rig = Rig(n_host=12, disk_slots=20, events={"url": f"zmq://127.0.0.1:{port}", "node": "here"})
-    publish(rig.leader, 1)
+    rig = Rig(n_host=12, disk_slots=20, engine_index=1, events={"url": f"zmq://127.0.0.1:{port}", "node": "here"})
+    publish(rig.leader)
     random.seed(1)
     reader = Reader(f"zmq://127.0.0.1:{port + 2}")
     for number in range(40):

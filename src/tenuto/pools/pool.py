@@ -125,8 +125,7 @@ class Pool:
             if n > available:
                 return Full(available)
             evicted = self._evict(n - len(self._free)) if n > len(self._free) else []
-            array = np.array(self._free[len(self._free) - n :][::-1], np.int32)
-            del self._free[len(self._free) - n :]
+            array = np.array([self._free.pop() for _ in range(n)], np.int32)
             self._leases[array] = 1
             return Allocated(WritableLease(self, array), evicted)
 

@@ -93,7 +93,7 @@ class TenutoConnector(KVConnectorBase_V1):
         self._adapters = Adapters()
         if role is KVConnectorRole.SCHEDULER:
             self._leader = Leader(setup)
-            publish(self._leader, vllm_config.parallel_config.data_parallel_index)
+            publish(self._leader)
             self._feed = StatsFeed(self._leader.recorder)
             if port := setup.config.runtime.metrics_port:
                 index = setup.engine_index
