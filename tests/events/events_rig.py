@@ -159,19 +159,20 @@ def check_index(index: Index, source: Source, *tiers: tuple[TierKind, Pool | Non
 class Life:
     """Pools whose blocks come and go, as a manager would have it; facts as they come true."""
 
-    def __init__(self, n_host: int = 256, n_disk: int = 1024, seed: int = 0) -> None:
-        self.pools = {HOST: Pool("host", n_host), DISK: Pool("disk", n_disk)}
+    def __init__(self, n_host: int = 256, n_disk: int = 1024, seed: int = 0, **more: int) -> None:
+        sizes = {"host": n_host, "disk": n_disk} | more
+        self.pools = {TierKind(name): Pool(name, n) for name, n in sizes.items()}
         self.tiers = tuple(self.pools.items())
         self.n_events = 0
         self._random = Random(seed)
 
     def step(self) -> list[Fact]:
         """Something happens."""
-        kind = self._random.choice((HOST, DISK))
+        kind = self._random.choice(list(self.pools))
         pool = self.pools[kind]
         facts: list[Fact] = []
         chance = self._random.random()
-        if chance < 0.002:
+        if chance < 0.5 / len(pool):
             pool.reset()
             facts = [Cleared(kind)]
         elif chance < 0.1:

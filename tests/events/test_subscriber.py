@@ -1,5 +1,7 @@
 """A reader over a made-up way: gaps, replay, snapshots, publishers that are started again."""
 
+from random import Random
+
 import pytest
 
 from tenuto.events import Batch, Index, Place, PublisherSettings, Source
@@ -27,6 +29,25 @@ def test_the_index_is_what_the_pools_have(life):
     told.settle()
     told.check()
     assert told.subscription.n_gaps == 0
+
+
+def test_a_long_life_of_a_hundred_thousand_blocks_in_four_tiers_is_told_as_it_was():
+    life = Life(20_000, 60_000, seed=3, device=10_000, object=10_000)
+    told = Told(*life.tiers, settings=PublisherSettings(history_bytes=200_000, most_waiting=3000))
+    random = Random(4)
+    for step in range(9000):
+        told.publisher.publish(life.step())
+        if random.random() < 0.1:
+            told.way.n_to_lose += random.choice((0, 0, 0, 1, 3))
+            told.publisher.turn()
+            if (message := told.subscription.next(0.0)) is not None:
+                told.index.take(message)
+        if step % 1500 == 1499:
+            told.settle()
+            told.check()
+    assert len(told.index) > 60_000
+    assert life.n_events > 100_000
+    assert told.subscription.n_gaps > told.subscription.n_snapshots > 0
 
 
 def test_messages_that_were_lost_are_asked_for(life):
