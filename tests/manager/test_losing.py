@@ -199,6 +199,21 @@ def test_a_block_brought_from_disk_is_told_of_in_host_memory_only(make_rig):
     assert rig.manager._facts[0].blocks == ()
 
 
+@pytest.mark.parametrize("is_peer", [False, True])
+def test_with_its_tokens_where_somebody_wants_them(make_rig, is_peer):
+    rig = make_rig(n_disk=8)
+    chain = on_disk(rig, 3)
+    if is_peer:
+        rig.manager.disk.invalidate(chain.hashes)
+        rig.facts.believed[DISK].clear()
+        rig.manager.restore_disk([(i, chain.key(i)) for i in range(3)], "b")
+    rig.manager.flights.tells_tokens = True
+    for result in rig.worker.run(rig.manager.onboard(rig.hit(chain, 1), pages(2)).transfers):
+        rig.manager.complete(result)
+    (fact,) = rig.manager._facts
+    assert (fact.tier, fact.blocks) == (HOST, (chain.block(1), chain.block(2)))
+
+
 def test_restored_blocks_are_told_of_each_once(make_rig):
     rig, chain = make_rig(n_disk=8), make_chain(2)
     rig.worker.content |= {(DISK, i): chain.hashes[i] for i in range(2)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tenuto.errors import InvariantError
@@ -51,6 +51,8 @@ class Flights:
         """Advanced by a reset: what was launched before is dropped when it arrives."""
         self.in_flight = dict.fromkeys(Route, 0)
         """Transfers on their way, by route; its keys never change, so that any thread may read it."""
+        self.tells_tokens = False
+        """Whether facts of blocks that were brought from disk have their tokens too, which takes a microsecond each."""
         self._ids = itertools.count(1)
         self._flights: dict[int, Flight] = {}
 
@@ -68,15 +70,22 @@ class Flights:
         volume: str = "",
         after: Flight | None = None,
         blocks: tuple[TokenBlock, ...] = (),
+        known: Callable[[], tuple[TokenBlock, ...]] | None = None,
         reads: Iterable[Lease | None] = (),
         fills: WritableLease | None = None,
     ) -> Flight:
-        """Make a transfer; it follows `after`, whose targets are its sources."""
+        """Make a transfer; it follows `after`, whose targets are its sources.
+
+        `known` gives blocks with their tokens to whoever publishes them, while `blocks` go to the workers too.
+        """
         waits = () if after is None else (after.transfer.id,)
         transfer = Transfer(next(self._ids), route, keys, sources, targets, pages, volume, waits, blocks)
         held = [lease for lease in reads if lease is not None]
-        known = blocks if after is None or blocks else after.blocks
-        flight = Flight(transfer, self.generation, held, fills, blocks=known)
+        flight = Flight(transfer, self.generation, held, fills)
+        if known is not None and self.tells_tokens:
+            flight.blocks = known()
+        else:
+            flight.blocks = blocks if after is None or blocks else after.blocks
         if after is not None:
             after.follower = flight
         self._flights[transfer.id] = flight

@@ -216,7 +216,7 @@ class BlockManager:
         slots = tuple(answer.lease.slots)
         bring = self.flights.launch(
             Route.DISK_TO_HOST, span.keys, sources=span.slots, targets=slots, volume=span.volume,
-            reads=[span.lease], fills=answer.lease,
+            reads=[span.lease], fills=answer.lease, known=span.token_blocks,
         )  # fmt: skip
         load = self.flights.launch(Route.HOST_TO_DEVICE, span.keys, sources=slots, pages=pages, after=bring)
         return [bring.transfer, load.transfer]
