@@ -140,3 +140,12 @@ def test_a_policy_is_looked_at_before_anything_starts(capsys, tmp_path, monkeypa
         assert shown.err.startswith(f"tenuto {command[0]}: {said.format(file=file)}" if said else "")
         assert shown.err.count("\n") == bool(said)
         assert bool(shown.out) == (code == 0)
+
+
+def test_a_url_of_events_is_looked_at(capsys):
+    assert main(["config", "--events.url", "nats://broker:4222/kv"]) == 0
+    assert 'url = "nats://broker:4222/kv"' in capsys.readouterr().out
+    assert main(["config", "--events.url", "nats://me:pw@broker:4222"]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("tenuto config: events.url: 'nats://...@broker:4222' has no subject")
+    assert shown.count("\n") == 1

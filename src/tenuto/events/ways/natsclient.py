@@ -75,7 +75,8 @@ class NatsClient:
             async with asyncio.timeout(2 * _CONNECT_S):
                 await client.connect(
                     servers=[f"nats://{login}{self._address.host}:{self._address.port}"],
-                    allow_reconnect=False, connect_timeout=_CONNECT_S, error_cb=self._error, name="tenuto",
+                    allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0, connect_timeout=_CONNECT_S,
+                    error_cb=self._error, name="tenuto",
                 )  # fmt: skip
                 self._client = client
                 await self._on_connect(client)
