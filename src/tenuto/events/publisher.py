@@ -204,7 +204,7 @@ class Publisher:
         n_new = self._history.end - n_before
         if n_new >= self._settings.batch_events:
             self._linger_s = max(_LEAST_LINGER_S, self._linger_s / 2)
-        elif n_new:
+        else:
             self._linger_s = min(_MOST_LINGER_S, self._linger_s * 1.5)
 
     def _encode(self, facts: Sequence[Fact | Lost], told_at: float) -> None:
