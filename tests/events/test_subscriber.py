@@ -31,22 +31,27 @@ def test_the_index_is_what_the_pools_have(life):
     assert told.subscription.n_gaps == 0
 
 
-def test_a_long_life_of_a_hundred_thousand_blocks_in_four_tiers_is_told_as_it_was():
-    life = Life(20_000, 60_000, seed=3, device=10_000, object=10_000)
-    told = Told(*life.tiers, settings=PublisherSettings(history_bytes=200_000, most_waiting=3000))
+@pytest.mark.parametrize("n_blocks", [10_000, pytest.param(100_000, marks=pytest.mark.scale)])
+def test_a_long_life_in_four_tiers_is_told_as_it_was(n_blocks):
+    tenth = n_blocks // 10
+    life = Life(2 * tenth, 6 * tenth, seed=3, device=tenth, object=tenth)
+    told = Told(*life.tiers, settings=PublisherSettings(history_bytes=2 * n_blocks, most_waiting=400))
     random = Random(4)
-    for step in range(9000):
+    n_steps = 9 * tenth // 10
+    for step in range(n_steps):
         told.publisher.publish(life.step())
         if random.random() < 0.1:
             told.way.n_to_lose += random.choice((0, 0, 0, 1, 3))
             told.publisher.turn()
             if (message := told.subscription.next(0.0)) is not None:
                 told.index.take(message)
-        if step % 1500 == 1499:
+        if step % (n_steps // 6) == 0:
             told.settle()
             told.check()
-    assert len(told.index) > 60_000
-    assert life.n_events > 100_000
+    told.settle()
+    told.check()
+    assert len(told.index) > 5 * tenth
+    assert life.n_events > n_blocks
     assert told.subscription.n_gaps > told.subscription.n_snapshots > 0
 
 
