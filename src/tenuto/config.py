@@ -63,8 +63,8 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     capacity: Size = "4 GiB"
     """Bytes of host memory per rank."""
-    policy: PolicyName = "lru"
-    """Which block goes when it is full: "lru", "default" (learns which come back), "slru", "lineage", "priority",
+    policy: PolicyName = "default"
+    """Which block goes when it is full: "default" (learns which come back), "lru", "slru", "lineage", "priority",
     "s3-fifo", "tinylfu", or a class of others, "module:Class"."""
 
 
@@ -90,10 +90,10 @@ class Disk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size of one pool file, at most a sixteenth of the capacity; files are added as they are needed."""
     poll_s: Seconds = 2.0
     """How often the blocks of other engines on this node are looked up; 0: only at start."""
-    policy: PolicyName = "lru"
+    policy: PolicyName = "default"
     """Which block goes when it is full: the names of tiers.host.policy."""
-    admission: AdmissionName = "all"
-    """Which blocks are written: "all", "default" (all while there is room; when it is full, those seen before), or
+    admission: AdmissionName = "default"
+    """Which blocks are written: "default" (all while there is room; when it is full, those seen before), "all", or
     "frequency" (those seen before)."""
 
 

@@ -102,7 +102,7 @@ def test_a_recording_is_a_trace_that_gives_the_lives_hit_rate(tmp_path, seed):
     n_found, n_asked = live(Rig(n_host=24, disk_slots=40, record_file=str(path), cost_gate=False), seed, admitted=1)
     recording = read_recording(path)
     requests = read_requests(recording)
-    lived = Tiers(recording.header.host_blocks, "lru", 40, "lru", "all")
+    lived = Tiers(recording.header.host_blocks, "default", 40, "default", "default")
     outcome = simulate(requests, lived)
     assert (sum(outcome.n_hits.values()), outcome.n_blocks) == (n_found, n_asked)
     assert min(outcome.n_hits.values()) > 0

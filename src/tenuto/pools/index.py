@@ -58,14 +58,20 @@ class HashIndex(dict[BlockHash, int]):
         wanted = hashes if isinstance(hashes, list) else list(hashes)
         rows = _rows(wanted) if len(wanted) >= _FEW and len(self._rows) else None
         if rows is None:
-            slots, unsure = np.zeros(len(wanted), np.int32), list(range(len(wanted)))
-        else:
-            slots = self._hints[self._places(rows)]
-            lost = np.flatnonzero(~self._is_at(slots, rows))
-            beside = (slots[lost - 1] + 1) % len(self._rows)  # a chain's blocks often lie in a row
-            is_there = self._is_at(beside, rows[lost])
-            slots[lost[is_there]] = beside[is_there]
-            unsure = lost[~is_there].tolist()
+            return self._searched(wanted, np.zeros(len(wanted), np.int32), list(range(len(wanted))))
+        places = self._places(rows)
+        slots = self._hints[places]
+        lost = np.flatnonzero(~self._is_at(slots, rows))
+        beside = (slots[lost - 1] + 1) % len(self._rows)  # a chain's blocks often lie in a row
+        is_there = self._is_at(beside, rows[lost])
+        slots[lost[is_there]] = beside[is_there]
+        slots = self._searched(wanted, slots, lost[~is_there].tolist())
+        lost = lost[: np.searchsorted(lost, len(slots))]
+        self._hints[places[lost]] = slots[lost]  # taken back from blocks that came later, and may be gone
+        return slots
+
+    def _searched(self, wanted: list[BlockHash], slots: Slots, unsure: list[int]) -> Slots:
+        """The slots up to the first block that is not here; those at `unsure` are looked up."""
         for at in unsure:
             slot = self.get(wanted[at])
             if slot is None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tenuto.errors import InvariantError, StateError
 from tenuto.pools.index import HashIndex
 from tenuto.pools.lease import Lease, WritableLease
-from tenuto.pools.policies import LRU, Policy, Slots
+from tenuto.pools.policies import Policy, Returns, Slots
 from tenuto.pools.policies.protocol import victims_of
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 from tenuto.tokens import BlockHash, BlockKey
@@ -66,7 +66,7 @@ class Pool:
     def __init__(self, name: str, n_slots: int = 0, policy: Policy | None = None) -> None:
         self.name = name
         self._lock = threading.Lock()
-        self._policy: Policy = policy or LRU()
+        self._policy: Policy = policy or Returns()
         self._states: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self._leases: npt.NDArray[np.int32] = np.zeros(0, np.int32)  # holders of each slot
         self._doomed: set[int] = set()  # invalidated while leased: reset at the last release

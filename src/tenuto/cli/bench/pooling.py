@@ -31,7 +31,7 @@ class PoolSizes:
     n_evicting: int = 32
     """Groups of `n_alive` prompts in the evicting phase."""
     n_matches: int = 200
-    policy: str = "lru"
+    policy: str = "default"
     """As of a pool that is given none."""
 
     def chosen(self, options: PoolOptions) -> PoolSizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -39,11 +40,15 @@ class Remembered:
     def __init__(self) -> None:
         self.rows: Ints = np.full((_N_PLACES, 4), -1, np.int64)
         self._skip = np.uint64(0)
+        self._are_picked = bytes([1] * 256)
+        """Whether a hash may be picked, by its sixth byte."""
 
     def grow(self, n_slots: int) -> None:
         """The pool has so many slots: remember that much longer."""
         skip = max((_HORIZON * n_slots - 1) // _N_PLACES, 0)
         self._skip = np.uint64((1 << skip.bit_length()) - 1)  # of so many more hashes, one is remembered
+        low = int(self._skip) & 0xFF
+        self._are_picked = bytes(not byte & low for byte in range(256))
 
     def pick(self, words: Words) -> Picked:
         """Where these are, or may be."""
@@ -55,8 +60,10 @@ class Remembered:
 
     def sample(self, hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
         """Those that `pick` may pick: quicker where most of a few are not."""
-        low = int(self._skip) & 0xFF
-        return [block for block in hashes if not (len(block) > 5 and block[5] & low)] if low else hashes
+        data = b"".join(hashes)
+        if not self._are_picked[-1] and len(data) == 16 * len(hashes):
+            return list(compress(hashes, data[5::16].translate(self._are_picked)))
+        return hashes
 
     def find(self, picked: Picked) -> tuple[Ints, Mask]:
         """Rows at their places, and which of them are theirs."""

@@ -6,6 +6,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from tenuto.pools.policies.sketch import hash_words
 from tenuto.pools.policies.waiting import WaitingRuns
 from tenuto.tokens import BlockHash, BlockKey
 
+_HASH, _PARENT = itemgetter(0), itemgetter(1)  # of a key: quicker than its names
 _MOST_OPEN = 256  # requests that may still add blocks
 _SHORT = 96  # uses within so many new blocks, or a 64th of the slots, are one: a request touches its blocks repeatedly
 _LEAST_FIT = 2048  # new blocks between two fits, or an eighth of the slots
@@ -68,7 +70,7 @@ class Returns:
         if not len(slots):
             return
         batch = array("i", slots.tobytes())
-        hashes, parents = [key.hash for key in keys], [key.parent for key in keys]
+        hashes, parents = list(map(_HASH, keys)), list(map(_PARENT, keys))
         if parents[1:] == hashes[:-1]:
             self._chain(batch, hashes, where.get(parents[0], -1))
             return
