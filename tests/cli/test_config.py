@@ -5,8 +5,10 @@ import tomllib
 import pytest
 
 from tenuto.cli.main import main
+from tenuto.cli.memory import too_much_memory
 from tenuto.cli.options import SHORT
 from tenuto.config import Config, leaves, load_config
+from tenuto.settings import combine, read_toml
 
 pytestmark = pytest.mark.unit
 
@@ -118,6 +120,14 @@ class Half:
 """
 
 
+def test_a_policys_module_that_raises_is_one_line_that_names_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "raising_policy.py").write_text("raise RuntimeError('no\\nlicence')\n")
+    assert main(["config", "--tiers.host.policy", "raising_policy:Policy"]) == 1
+    said = "tiers.host.policy: 'raising_policy' raises RuntimeError when it is imported (no licence); mend it"
+    assert capsys.readouterr().err == f"tenuto config: {said}\n"
+
+
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
@@ -149,3 +159,19 @@ def test_a_url_of_events_is_looked_at(capsys):
     shown = capsys.readouterr().err
     assert shown.startswith("tenuto config: events.url: 'nats://...@broker:4222' has no subject")
     assert shown.count("\n") == 1
+
+
+def test_more_host_memory_than_the_machine_has_is_a_warning_that_names_it(capsys, tmp_path):
+    shown(capsys, "--host-memory", "1 MiB")
+    assert main(["config", "--host-memory", "900TiB"]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tenuto config: warning: tiers.host.capacity: 900TiB for each rank, and this machine has ")
+    file = tmp_path / "t.toml"
+    file.write_text('[tiers.host]\ncapacity = "3 GiB"\n')
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: {2 << 20} kB\nMemAvailable: 9 kB\n")
+    settings = combine([read_toml(file)])
+    (line,) = too_much_memory(settings, tmp_path)
+    assert line.startswith(f"{file}:2: tiers.host.capacity: 3 GiB for each rank, and this machine has 2.0 GiB in all")
+    (tmp_path / "proc" / "meminfo").write_text("")
+    assert too_much_memory(settings, tmp_path) == []

@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tenuto.cli.main import main
+from tenuto.config import Host
 from tests.session.session_rig import Rig
 from tests.simulator.lives import live
 
@@ -62,8 +63,17 @@ def test_a_disk_and_bandwidths_change_where_blocks_are_found(trace, capsys):
         (["--capacity-blocks", "0"], "--capacity-blocks: 0 is no capacity; give 1 or more"),
         (["--capacity-blocks", "many"], "--capacity-blocks: 'many' is no list of numbers"),
         (["--disk-blocks", "-1"], "--disk-blocks: -1 is no capacity"),
-        (["--disk-admission", "some"], "--disk-admission: no admission is named 'some'; give one of default, all"),
-        (["--host-to-disk", "fast"], "--host-to-disk: 'fast' is not a size"),
+        (
+            ["--disk-blocks", "9", "--disk-admission", "some"],
+            "--disk-admission: no admission is named 'some'; give one of default, all",
+        ),
+        (["--host-to-device", "fast"], "--host-to-device: 'fast' is not a size"),
+        (["--disk-policy", "lru"], "--disk-policy: there is no disk tier without --disk-blocks; give it, or leave"),
+        (["--disk-blocks", "0", "--disk-admission", "all"], "--disk-admission: there is no disk tier without"),
+        (["--host-to-disk", "2GB"], "--host-to-disk: there is no disk tier without --disk-blocks"),
+        (["--disk-to-host", "2GB"], "--disk-to-host: there is no disk tier without --disk-blocks"),
+        (["--block-bytes", "2MiB"], "--block-bytes: is for bandwidths, as of --device-to-host; give one, or leave"),
+        (["--plot", "rates.png"], "--plot: 'rates.png' is no SVG, which is all that is drawn; give a name that ends"),
     ],
 )
 def test_a_wrong_option_is_one_line_that_names_it(trace, capsys, options, said):
@@ -127,7 +137,7 @@ def test_several_recordings_are_replayed_one_by_one(recordings, capsys):
 
 def test_engines_of_one_server_have_a_cache_each_and_their_hits_are_counted_together(recordings, capsys):
     paths, n_found, n_asked = recordings
-    lived = ["--disk-blocks", "64", "--disk-policy", "lru", "--disk-admission", "all", "--policy", "lru", "--json"]
+    lived = ["--disk-blocks", "64", "--policy", Host().policy, "--json"]
     assert main(["simulate", *paths, *lived]) == 0
     shown = capsys.readouterr()
     (row,) = json.loads(shown.out)

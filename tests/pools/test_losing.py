@@ -141,8 +141,9 @@ def test_restored_blocks_are_in_their_slots_and_the_oldest_goes_first(pool):
     with pool.match(hashes([A, B, C])) as found:
         assert found.slots == [5, 2, 7]
     fresh = Pool("fresh", 8, LRU())
-    fresh.restore([(5, A), (2, B), (7, C)])
-    assert evicted(fresh, 2) == [A, B]
+    old, new = make_keys(2, seed=8), make_keys(2, seed=9)
+    fresh.restore([(5, old[0]), (2, new[0]), (6, old[1]), (7, new[1])])
+    assert evicted(fresh, 3) == [old[1], old[0], new[1]]  # of a chain its end
 
 
 def test_restored_slots_are_not_given_out(pool):

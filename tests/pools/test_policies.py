@@ -1,5 +1,6 @@
 """Every policy keeps the contract; what each does beyond it."""
 
+import gc
 from random import Random
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tenuto.errors import ConfigError
 from tenuto.pools import POLICIES, Pool, make_policy
 from tenuto.pools.policies import Priority
+from tenuto.pools.policies.runs import Run
 from tenuto.testing.blocks import make_keys
 from tenuto.testing.policy_contract import PolicyContract
 
@@ -136,3 +138,63 @@ def test_a_long_prompt_that_comes_in_parts_stays_whole_while_it_grows(n_slots):
         held = [key.hash in pool for key in chain]
         assert held == sorted(held, reverse=True)
     assert all(key.hash in pool for prompt in prompts for key in prompt)
+
+
+def put(pool, keys):
+    answer = pool.allocate(len(keys))
+    pool.apply(answer.lease, keys)
+    pool.register(answer.lease).lease.release()
+    return answer.evicted
+
+
+def test_a_block_that_comes_back_alone_is_the_parent_of_what_was_left_of_its_chain():
+    pool = Pool("test", 4, make_policy("default", "x"))
+    b1, b2, b3, b4 = chain = make_keys(4)
+    (other,) = make_keys(1, seed=9)
+    put(pool, chain)
+    pool.invalidate([b1.hash])
+    put(pool, [other])
+    assert put(pool, [b1]) == [b4]
+    pool.invalidate([b3.hash])
+    for keys in ([other], [b1]):
+        pool.match([key.hash for key in keys]).release()
+    with pool.match([b1.hash, b2.hash]):
+        assert put(pool, [b3, b4]) == [other]
+    pool.match([key.hash for key in chain[:3]]).release()
+    pool.match([b1.hash, b2.hash]).release()
+    assert put(pool, make_keys(3, seed=10)) == [b4, b3, b2]
+
+
+def test_the_first_eviction_does_not_wait_until_all_that_is_there_has_grown_older():
+    """Of many short chains that came at once."""
+    policy = make_policy("default", "x")
+    pool = Pool("test", 20_000, policy)
+    for seed in range(2_000):
+        put(pool, make_keys(10, seed=seed))
+    moved = []
+    plain = policy._waiting.grow_older
+
+    def grow_older(now, young):
+        before = {id(entry[2]): number for number, queue in policy._waiting._queues.items() for entry in queue}
+        is_done = plain(now, young)
+        after = {id(entry[2]): number for number, queue in policy._waiting._queues.items() for entry in queue}
+        moved.append(sum(before[run] != number for run, number in after.items()))
+        return is_done
+
+    policy._waiting.grow_older = grow_older
+    for seed in range(5):
+        put(pool, make_keys(10, seed=10_000 + seed))
+    assert moved
+    assert max(moved) < 1_000
+
+
+def test_what_a_chain_has_lost_at_its_beginning_is_not_kept():
+    """A window that slides over one long text."""
+    pool = Pool("test", 64, make_policy("default", "x"))
+    keys = make_keys(3_000)
+    for at, key in enumerate(keys):
+        if at >= 32:
+            pool.invalidate([keys[at - 32].hash])
+        put(pool, [key])
+    gc.collect()
+    assert sum(isinstance(thing, Run) for thing in gc.get_objects()) < 1_000

@@ -8,6 +8,7 @@ import sys
 
 import msgspec
 
+from tenuto.cli.memory import too_much_memory
 from tenuto.cli.options import add_setting_options, check_plugins, read_sources
 from tenuto.cli.wording import is_encodable
 from tenuto.config import leaves
@@ -30,7 +31,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Show the settings; 0. Raises `ConfigError` for wrong ones."""
     settings = combine(read_sources(args))
-    for line in check_plugins(settings):
+    for line in [*check_plugins(settings), *too_much_memory(settings)]:
         print(f"tenuto config: warning: {line}", file=sys.stderr)
     print(to_toml(settings))
     return 0

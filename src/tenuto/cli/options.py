@@ -64,7 +64,7 @@ def check_plugins(settings: Settings) -> list[str]:
     for name, (spec, look) in named.items():
         if ":" not in spec:
             continue
-        if why := why_absent(spec):
+        if why := _why_absent(spec, settings.where(name) + name):
             warnings.append(
                 f"{settings.where(name)}{name}: {spec.partition(':')[0]!r} can't be imported here ({why}): not checked;"
                 " the Python that runs vLLM must find it, installed or on PYTHONPATH"
@@ -77,6 +77,14 @@ def check_plugins(settings: Settings) -> list[str]:
     if settings.config.events.url:
         _look_at_url(settings)
     return warnings
+
+
+def _why_absent(spec: str, setting: str) -> str:
+    try:
+        return why_absent(spec)
+    except Exception as error:
+        said = f"raises {type(error).__name__} when it is imported ({' '.join(str(error).split())}); mend it"
+        raise ConfigError(f"{setting}: {spec.partition(':')[0]!r} {said}") from error
 
 
 # What these import is half of a command's start.

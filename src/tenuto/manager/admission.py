@@ -9,26 +9,29 @@ import numpy as np
 import numpy.typing as npt
 
 from tenuto.plugins import make_named
-from tenuto.pools.policies.sketch import CountSketch
+from tenuto.pools.policies.sketch import CountSketch, hash_words
 from tenuto.tokens import BlockKey
 
 Mask = npt.NDArray[np.bool_]
+
+_N_CHAINS = 16  # one of so many is watched
+_LEAST_WATCHED, _MOST_WATCHED = 256, 4096  # blocks
 
 
 class Admission(Protocol):
     """Asked for blocks in host memory that are not on disk. What is refused is asked for when it is next used."""
 
-    def admit(self, keys: Sequence[BlockKey], *, is_free: bool) -> Mask:
-        """Which of these blocks to write; `is_free`: there is room, so that a write takes no other block's slot."""
+    def admit(self, keys: Sequence[BlockKey], *, n_free: int) -> Mask:
+        """Which of these blocks to write; writes of the first `n_free` take no other block's slot."""
         ...
 
 
 class AdmitAll:
     """Every block is written."""
 
-    def admit(self, keys: Sequence[BlockKey], *, is_free: bool) -> Mask:
+    def admit(self, keys: Sequence[BlockKey], *, n_free: int) -> Mask:
         """See `Admission`."""
-        del is_free
+        del n_free
         return np.ones(len(keys), bool)
 
 
@@ -46,24 +49,47 @@ class AdmitFrequent:
         """May be changed at any time."""
         self._sketch = CountSketch(n_aging, n_aging)
 
-    def admit(self, keys: Sequence[BlockKey], *, is_free: bool) -> Mask:
+    def admit(self, keys: Sequence[BlockKey], *, n_free: int) -> Mask:
         """See `Admission`."""
-        del is_free
+        del n_free
+        return self._count(keys) >= self.least
+
+    def _count(self, keys: Sequence[BlockKey]) -> npt.NDArray[np.uint8]:
+        """How often these were computed or used, now included."""
         hashes = [key.hash for key in keys]
         self._sketch.add(hashes)
-        return self._sketch.count(hashes) >= self.least
+        return self._sketch.count(hashes)
 
 
 class AdmitWorthy(AdmitFrequent):
-    """The default: every block while the disk has room, and those seen before when a write takes another's slot.
+    """The default: all while the disk has room; when it is full, those seen before, and new ones where most return.
 
-    So nothing is lost while the disk fills, and after a restart what was computed is there; when it is full,
-    blocks that come once (three of four in Mooncake's conversation trace) push out nothing and wear nothing.
+    So nothing is lost while the disk fills, and after a restart what was computed is there; when it is full, blocks
+    that come once (three of four in Mooncake's conversation trace) push out nothing and wear nothing. Where more than
+    half of the new blocks of a full disk come back, they are written at first sight: at the second it may be too late.
+    That share is learnt from one chain in sixteen, whose new blocks are never written to a full disk.
     """
 
-    def admit(self, keys: Sequence[BlockKey], *, is_free: bool) -> Mask:
+    def __init__(self) -> None:
+        super().__init__()
+        self._n_new = self._n_returned = 0
+        """Of the chains that are watched: blocks seen for the first time, and those that were seen again."""
+
+    def admit(self, keys: Sequence[BlockKey], *, n_free: int) -> Mask:
         """See `Admission`."""
-        return super().admit(keys, is_free=is_free) | is_free
+        counts = self._count(keys)
+        mask = counts >= self.least
+        if n_free < len(keys):
+            is_watched = hash_words([key.prefix for key in keys]) % _N_CHAINS == 0
+            is_watched[:n_free] = False
+            if self._n_new >= _LEAST_WATCHED and 2 * self._n_returned > self._n_new:
+                mask |= ~is_watched
+            self._n_new += int((is_watched & (counts == 1)).sum())
+            self._n_returned += int((is_watched & (counts == 2)).sum())
+            if self._n_new >= _MOST_WATCHED:
+                self._n_new, self._n_returned = self._n_new // 2, self._n_returned // 2
+        mask[:n_free] = True
+        return mask
 
 
 ADMISSIONS: dict[str, Callable[[], Admission]] = {

@@ -78,8 +78,8 @@ class WriteThrough:
         todo = [i for i, key in enumerate(keys) if not self._is_there(key)]
         if not todo:
             return todo
-        is_free = self.is_growing or self._disk.statistics().free >= len(self._backlog) + len(todo)
-        mask = self._admission.admit([keys[i] for i in todo], is_free=is_free)
+        n_free = len(todo) if self.is_growing else max(self._disk.statistics().free - len(self._backlog), 0)
+        mask = self._admission.admit([keys[i] for i in todo], n_free=n_free)
         worthy = [i for i, is_worthy in zip(todo, mask.tolist(), strict=True) if is_worthy]
         self._recorder.add(SKIPPED_BLOCKS, len(todo) - len(worthy), "not_admitted")
         return worthy

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tenuto.errors import InvariantError, StateError
+from tenuto.pools.chains import in_chains
 from tenuto.pools.index import HashIndex
 from tenuto.pools.lease import Lease, WritableLease
 from tenuto.pools.policies import Policy, Returns, Slots
@@ -114,7 +115,7 @@ class Pool:
             self._slots.remember(array, [self._keys[slot] for slot in slots])
             free.difference_update(slots)
             self._free = [slot for slot in self._free if slot in free]
-            self._cache(array[::-1])  # policies take chain order: the last is the oldest
+            self._cache(array[::-1][in_chains([self._keys[slot] for slot in reversed(slots)])])
 
     # -- filling ------------------------------------------------------------------------------------
 

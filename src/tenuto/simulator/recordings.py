@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tenuto.errors import ConfigError
+from tenuto.simulator.files import open_lines
 from tenuto.simulator.recorded import VERSION
 from tenuto.simulator.trace import Request
 from tenuto.tokens import BlockHash
@@ -52,7 +53,7 @@ class Recording:
     def lines(self) -> Iterator[tuple[int, float, list[Op]]]:
         """Number, seconds and what happened, of each whole line. Raises `ConfigError` for one that can't be read."""
         decoder = msgspec.json.Decoder(_Line)
-        with self.path.open("rb") as file:
+        with open_lines(self.path) as file:
             for number, text in enumerate(file, start=1):
                 if number == 1 or not text.endswith(b"\n"):  # cut off when its engine was killed
                     continue
@@ -70,19 +71,16 @@ class Recording:
 def is_recording(path: Path) -> bool:
     """Whether the file begins as a recording of ours does."""
     try:
-        with path.open("rb") as file:
+        with open_lines(path) as file:
             return file.read(20).startswith(b'{"tenuto_recording"')
-    except OSError:
+    except ConfigError:
         return False
 
 
 def read_recording(path: Path) -> Recording:
     """The recording in a file. Raises `ConfigError` when its first line can't be read, or is another version's."""
-    try:
-        with path.open("rb") as file:
-            first = file.readline()
-    except OSError as error:
-        raise ConfigError(f"TRACE: can't read {path} ({error.strerror}); give a recording") from None
+    with open_lines(path) as file:
+        first = file.readline()
     try:
         version = msgspec.json.decode(first, type=_Version).tenuto_recording
         if version == VERSION:

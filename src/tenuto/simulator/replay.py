@@ -11,8 +11,9 @@ from typing import Any
 from tenuto.errors import Cause, LeaseError
 from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, make_admission
 from tenuto.memory.pages import PageRun
-from tenuto.pools import Pool, make_policy
+from tenuto.pools import Pool
 from tenuto.pools.facts import Removed
+from tenuto.pools.guarded import guarded_policy
 from tenuto.simulator.recorded import packed
 from tenuto.simulator.recordings import Header, read_recording, unpacked
 from tenuto.simulator.trace import Request
@@ -64,9 +65,9 @@ class _Player:
     """Tells one manager."""
 
     def __init__(self, header: Header) -> None:
-        disk = Pool("disk", 0, make_policy(header.disk_policy, "disk_policy")) if header.has_disk else None
+        disk = Pool("disk", 0, guarded_policy(header.disk_policy, "disk_policy")) if header.has_disk else None
         self.manager = BlockManager(
-            Pool("host", header.host_blocks, make_policy(header.host_policy, "host_policy")),
+            Pool("host", header.host_blocks, guarded_policy(header.host_policy, "host_policy")),
             disk, Limits(max_writes=header.max_writes), admission=make_admission(header.admission, "admission"),
         )  # fmt: skip
         self.outcome = Replay()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tenuto import config
 from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, make_admission
 from tenuto.memory.pages import PageRun
-from tenuto.pools import Pool, make_policy
+from tenuto.pools import Pool
+from tenuto.pools.guarded import guarded_policy
 from tenuto.simulator.lanes import Bandwidths, Lanes
 from tenuto.simulator.trace import Request
 from tenuto.transfers.plan import Route, Transfer
@@ -17,13 +19,13 @@ _PAGE = PageRun((0,))
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Capacities in blocks, and policies by name. No disk tier while `n_disk` is 0."""
+    """Capacities in blocks, and policies by name: unless given, those of the settings. No disk while `n_disk` is 0."""
 
     n_host: int
-    host_policy: str = "default"
+    host_policy: str = config.Host().policy
     n_disk: int = 0
-    disk_policy: str = "default"
-    admission: str = "default"
+    disk_policy: str = config.Disk().policy
+    admission: str = config.Disk().admission
 
 
 @dataclass(slots=True)
@@ -58,8 +60,8 @@ class Simulation:
     """Requests arrive at their times, load what they find, and leave all their blocks with the manager."""
 
     def __init__(self, tiers: Tiers, bandwidths: Bandwidths) -> None:
-        disk = Pool("disk", tiers.n_disk, make_policy(tiers.disk_policy, "--disk-policy")) if tiers.n_disk else None
-        host = Pool("host", tiers.n_host, make_policy(tiers.host_policy, "--policy"))
+        disk = Pool("disk", tiers.n_disk, guarded_policy(tiers.disk_policy, "--disk-policy")) if tiers.n_disk else None
+        host = Pool("host", tiers.n_host, guarded_policy(tiers.host_policy, "--policy"))
         limits = Limits(max_writes=max(1, tiers.n_host // 2))
         admission = make_admission(tiers.admission, "--disk-admission")
         self.manager = BlockManager(host, disk, limits, admission=admission)
@@ -117,6 +119,6 @@ class Simulation:
         self.manager.take_facts()
 
 
-def simulate(requests: Sequence[Request], tiers: Tiers, bandwidths: Bandwidths | None = None) -> Outcome:
-    """Hits of a trace. Raises `ConfigError` for an unknown policy."""
+def simulate(requests: Iterable[Request], tiers: Tiers, bandwidths: Bandwidths | None = None) -> Outcome:
+    """Hits of a trace. Raises `ConfigError` for an unknown policy, `InvariantError` for one of others that fails."""
     return Simulation(tiers, bandwidths or Bandwidths()).run(requests)

@@ -1,4 +1,4 @@
-"""Requests from a trace file in Mooncake's format: one JSON object a line."""
+"""Requests from a trace file in Mooncake's format: one JSON object a line, packed by gzip or not."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tenuto.errors import ConfigError
+from tenuto.simulator.files import open_lines
 from tenuto.tokens import BlockHash, BlockKey, HashChain, TokenBlock
 
 NAMESPACE = BlockHash(bytes(16))
@@ -57,10 +58,8 @@ def read_trace(path: Path) -> list[Request]:
 
     Raises `ConfigError` when the file can't be read, or a line is not as it should be.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"TRACE: can't read {path} ({error.strerror}); give a file in Mooncake's format") from None
+    with open_lines(path) as file:
+        lines = file.read().splitlines()
     names: dict[int, BlockHash] = {}
     requests = list(_requests(path, lines, names))
     if not requests:

@@ -14,7 +14,9 @@ from statistics import mean, median
 from tenuto.cli.bench.pooloptions import PoolOptions
 from tenuto.cli.bench.progress import Bar
 from tenuto.cli.bench.result import Figures
-from tenuto.pools import Full, Pool, make_policy
+from tenuto.config import Host
+from tenuto.pools import Full, Pool
+from tenuto.pools.guarded import guarded_policy
 from tenuto.tokens import BlockHash, BlockKey
 
 HASH_BYTES = 16
@@ -31,7 +33,7 @@ class PoolSizes:
     n_evicting: int = 32
     """Groups of `n_alive` prompts in the evicting phase."""
     n_matches: int = 200
-    policy: str = "default"
+    policy: str = Host().policy
     """As of a pool that is given none."""
 
     def chosen(self, options: PoolOptions) -> PoolSizes:
@@ -56,25 +58,31 @@ def measure_pool(sizes: PoolSizes, bar: Bar) -> Figures:
 
     `bytes_per_block`: growth of the process's resident memory (the arrays of pool and policy, index, keys and hash
     bytes, and what the allocator wastes on them) from before the pool is made until it is full, per block.
+
+    A policy that has kept no prompt whole leaves none to match, and has no such figures. Raises `InvariantError` for
+    a policy of others that fails.
     """
     rounds = sizes.n_blocks // (sizes.chain * sizes.n_alive)
     gc.collect()
     before = resident_bytes()
-    pool = Pool("bench", sizes.n_blocks, make_policy(sizes.policy, "--policy"))
+    pool = Pool("bench", sizes.n_blocks, guarded_policy(sizes.policy, "--policy"))
     groups = _Groups(sizes, pool)
     fill = [_live(pool, group) for group in bar.over(groups.take(rounds), "pool: fill", rounds)]
     gc.collect()
     per_block = (resident_bytes() - before) / sizes.n_blocks
     n = sizes.n_evicting
     evicting = [_live(pool, group) for group in bar.over(groups.take(n), "pool: evict", n)]
-    whole = groups.whole()
-    in_turn, released = _match(pool, groups.some(whole, sizes.n_matches), sizes, bar)
-    scattered, _ = _match(pool, groups.scattered(whole, sizes.n_matches), sizes, bar)
+    matching: Figures = {}
+    if whole := groups.whole():
+        in_turn, released = _match(pool, groups.some(whole, sizes.n_matches), sizes, bar)
+        scattered, _ = _match(pool, groups.scattered(whole, sizes.n_matches), sizes, bar)
+        matching = {
+            "match_8192_ms": round(1e3 * in_turn, 3),
+            "match_scattered_8192_ms": round(1e3 * scattered, 3),
+            "release_8192_ms": round(1e3 * released, 3),
+        }
     pool.check()
-    return {
-        "match_8192_ms": round(1e3 * in_turn, 3),
-        "match_scattered_8192_ms": round(1e3 * scattered, 3),
-        "release_8192_ms": round(1e3 * released, 3),
+    return matching | {
         "allocate_register_us": round(1e6 * mean(evicting), 3),
         "fill_us": round(1e6 * mean(fill), 3),
         "bytes_per_block": round(per_block, 1),

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 
 from tenuto.cli.bench.engines.options import Bounds
-from tenuto.config import POLICY_NAMES
+from tenuto.config import POLICY_NAMES, Host
 from tenuto.errors import ConfigError
 
 GROUP_BLOCKS = 1 << 16
@@ -32,7 +32,9 @@ def add_pool_options(parser: argparse.ArgumentParser) -> None:
         "pool", "Bytes of memory per block, times of a block's life, and of matching a prompt of 8192 blocks:"
     )
     group.add_argument(
-        "--policy", metavar="NAME", help=f'of {", ".join(POLICY_NAMES)}, or "module:Class" (lru, as of every pool)'
+        "--policy",
+        metavar="NAME",
+        help=f'of {", ".join(POLICY_NAMES)}, or "module:Class"; unless given {Host().policy!r}, as of every tier',
     )
     group.add_argument(
         "--blocks", metavar="N",
@@ -47,7 +49,7 @@ def read_pool_options(args: argparse.Namespace) -> PoolOptions:
         if value is not None and args.name != "pool":
             raise ConfigError(f"{option}: is of tenuto bench pool alone; leave it out")
     if args.policy is not None:
-        from tenuto.pools import make_policy
+        from tenuto.pools.guarded import guarded_policy
 
-        make_policy(args.policy, "--policy")
+        guarded_policy(args.policy, "--policy")
     return PoolOptions(args.policy, None if args.blocks is None else int(_BLOCKS.read("--blocks", args.blocks)))

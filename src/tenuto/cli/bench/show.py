@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 Targets = Mapping[str, tuple[str, float]]
 
 QUICK = "quick run: no targets"
+LEFT_OUT = "left_out"
+"""What stands among a result's details under this name is a line: which figures it has not, and why."""
 
 
 def show(result: Result, targets: Targets | None, console: Console) -> None:
@@ -20,9 +22,9 @@ def show(result: Result, targets: Targets | None, console: Console) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    console.print(f"[bold]{result.name}[/] on {_where(result.machine)}", highlight=False)
-    if targets is None:
-        console.print(QUICK)
+    console.print(f"[bold]{result.name}[/]{_with(result)} on {_where(result.machine)}", highlight=False)
+    for line in _remarks(result, targets):
+        console.print(line, markup=False, highlight=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("figure", no_wrap=True)
     table.add_column("measured", justify="right", no_wrap=True)
@@ -40,7 +42,7 @@ def show(result: Result, targets: Targets | None, console: Console) -> None:
 def plain_text(result: Result, targets: Targets | None) -> str:
     """The same without colours: a missed target has "missed" behind it."""
     width = max((len(key) for key in result.figures), default=0)
-    lines = [f"{result.name} on {_where(result.machine)}", *([QUICK] if targets is None else []), ""]
+    lines = [f"{result.name}{_with(result)} on {_where(result.machine)}", *_remarks(result, targets), ""]
     for key, value in result.figures.items():
         wanted = ""
         if targets is not None and key in targets:
@@ -58,3 +60,12 @@ def is_met(value: float, sign: str, bound: float) -> bool:
 def _where(machine: Machine) -> str:
     parts = [machine.gpu, machine.cpu, f"{machine.cores} cores", f"{machine.memory_gib} GiB", machine.file_system]
     return ", ".join(part for part in parts if part)
+
+
+def _with(result: Result) -> str:
+    policy = result.details.get("policy")
+    return f", policy {policy}," if policy else ""
+
+
+def _remarks(result: Result, targets: Targets | None) -> list[str]:
+    return [*([QUICK] if targets is None else []), *([result.details[LEFT_OUT]] if LEFT_OUT in result.details else [])]

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tenuto.cli.doctor.finding import Finding, ok, warn
+from tenuto.cli.memory import machine_memory
 from tenuto.cli.wording import size_text
 from tenuto.config import Host, parse_size
 from tenuto.memory.kernelfiles import kernel_number, kernel_text
@@ -42,15 +43,11 @@ def check_cores(top: Path, affinity: AbstractSet[int]) -> Finding:
 def check_memory(top: Path) -> Finding:
     """Memory there is and that is free, by a container's limit where it has one."""
     default = Host().capacity
-    found = dict(re.findall(r"^(\w+):\s+([0-9]{1,18}) kB", kernel_text(top / "proc/meminfo"), re.MULTILINE))
-    if not found.keys() >= {"MemTotal", "MemAvailable"}:
+    memory = machine_memory(top)
+    if memory is None:
         fix = f"see that tiers.host.capacity, {default} by default, fits into what is free"
         return warn("memory", "the kernel does not say how much there is", fix)
-    total, free = (int(found[key]) << 10 for key in ("MemTotal", "MemAvailable"))
-    limit = kernel_number(kernel_text(top / "sys/fs/cgroup/memory.max"))
-    if limit is not None:
-        used = kernel_number(kernel_text(top / "sys/fs/cgroup/memory.current")) or 0
-        total, free = min(total, limit), min(free, limit - used)
+    total, free = memory
     text = f"{size_text(total)}, {size_text(free)} of it free"
     if free < parse_size(default, "tiers.host.capacity"):
         return warn("memory", text, f"give tiers.host.capacity less than its default of {default}, or free some memory")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tenuto.cli.memory import too_much_memory
 from tenuto.cli.options import add_setting_options, check_plugins, read_sources
 from tenuto.cli.serve.line import find_program, make_line, read_patience
 from tenuto.cli.serve.process import run_server
@@ -47,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Show the line and run it: the server's exit code. Raises `ConfigError` for wrong settings or a missing vLLM."""
     settings = combine(read_sources(args))
-    for warning in check_plugins(settings):
+    for warning in [*check_plugins(settings), *too_much_memory(settings)]:
         print(f"tenuto serve: warning: {warning}", file=sys.stderr)
     values = flatten(msgspec.to_builtins(settings.config))
     if values["tiers.disk.path"]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tenuto.cli.simulate.plan import OPTIMUM, Plan, add_options, is_wanted, read_plan
-from tenuto.cli.simulate.sources import Source, are_recordings, read_source
+from tenuto.cli.simulate.progress import Watch
+from tenuto.cli.simulate.sources import Source, are_recordings, read_source, readable
 from tenuto.errors import ConfigError
+from tenuto.settings import expand_user
 
 if TYPE_CHECKING:
     from tenuto.simulator import Outcome
@@ -49,7 +50,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "made again, and must be the same.",
     )
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE",
-                        help="in Mooncake's format, or recordings of the engines of one server")  # fmt: skip
+                        help="in Mooncake's format, or recordings of the engines of one server, packed by gzip or not; "
+                        "-: standard input")  # fmt: skip
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="print a list of rows, no table")
     parser.set_defaults(run=run)
@@ -57,9 +59,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Simulate and show. Raises `ConfigError` for what is wrong in the arguments or the trace."""
-    from tenuto.settings import expand_user
+    with readable([expand_user(path, "TRACE") for path in args.traces]) as paths:
+        return _run(args, paths)
 
-    paths = [expand_user(path, "TRACE") for path in args.traces]
+
+def _run(args: argparse.Namespace, paths: Sequence[Path]) -> int:
     if are_recordings(paths) and not is_wanted(args):
         from tenuto.cli.simulate.replaying import run_replay
 
@@ -67,8 +71,8 @@ def run(args: argparse.Namespace) -> int:
     plan = read_plan(args)
     source = read_source(paths)
     if source.says:
-        print(f"tenuto simulate: {source.says}", file=sys.stderr)
-    rows = measure(plan, source, lambda line: print(line, file=sys.stderr) if sys.stderr.isatty() else None)
+        _say(source.says)
+    rows = measure(plan, source, _say)
     if args.plot is not None:
         from tenuto.cli.simulate.picture import draw
 
@@ -85,22 +89,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _say(line: str) -> None:
+    print(f"tenuto simulate: {line}", file=sys.stderr)
+
+
 def measure(plan: Plan, source: Source, tell: Callable[[str], None]) -> list[Row]:
-    """All rows; those of the optimum are the last of each capacity. Hits of several caches are counted together."""
+    """All rows; those of the optimum are the last of each capacity. Hits of several caches are counted together.
+
+    `tell`: told in a line, where it takes long, how long. Raises `InvariantError` for a policy of others that fails.
+    """
     from tenuto.simulator import Outcome, Tiers, best_hits, simulate
 
     bandwidths = plan.bandwidths(source.block_bytes)
     n_blocks = sum(len(request.asked) for cache in source.caches for request in cache)
     rows: list[Row] = []
-    for n_slots in plan.capacities or source.capacities:
+    capacities = plan.capacities or source.capacities
+    names = [name for name in dict.fromkeys([*plan.policies, "lru"]) if name != OPTIMUM]
+    watch = Watch(len(capacities) * len(names) * sum(map(len, source.caches)), tell)
+    for n_slots in capacities:
         outcomes: dict[str, Outcome] = {}
-        for name in dict.fromkeys([*plan.policies, "lru"]):
-            if name == OPTIMUM:
-                continue
+        for name in names:
             tiers = Tiers(n_slots, name, plan.n_disk, plan.disk_policy, plan.admission)
-            began = time.perf_counter()
-            outcomes[name] = Outcome.together([simulate(cache, tiers, bandwidths) for cache in source.caches])
-            tell(f"{name}, {n_slots} blocks: {time.perf_counter() - began:.1f} s")
+            runs = (simulate(watch.over(cache), tiers, bandwidths) for cache in source.caches)
+            outcomes[name] = Outcome.together(runs)
         n_best = sum(best_hits(cache, n_slots + plan.n_disk) for cache in source.caches)
         best, floor = n_best / max(n_blocks, 1), outcomes["lru"].hit_rate
         rows += [_row(name, n_slots, outcomes[name], best, floor) for name in plan.policies if name in outcomes]
@@ -111,14 +122,16 @@ def measure(plan: Plan, source: Source, tell: Callable[[str], None]) -> list[Row
 def table(rows: Sequence[Row], *, has_disk: bool) -> str:
     """Hit rates in percent: a line a capacity, a column a policy; with a disk also its part and its writes."""
     names = list(dict.fromkeys(row.policy for row in rows))
-    lines = [f"{'blocks':>10}" + "".join(f"{name:>12}" for name in names)]
+    widths = {name: max(12, len(name) + 2) for name in names}
+    lines = [f"{'blocks':>10}" + "".join(f"{name:>{widths[name]}}" for name in names)]
     for n_slots in dict.fromkeys(row.capacity_blocks for row in rows):
         there = {row.policy: row for row in rows if row.capacity_blocks == n_slots}
-        lines.append(f"{n_slots:>10}" + "".join(f"{100 * there[name].hit_rate:>11.1f}%" for name in names))
+        rates = ((100 * there[name].hit_rate, widths[name]) for name in names)
+        lines.append(f"{n_slots:>10}" + "".join(f"{rate:>{width - 1}.1f}%" for rate, width in rates))
         if has_disk:
-            shown = [there[name] for name in names if name != OPTIMUM]
-            lines.append(f"{'on disk':>10}" + "".join(f"{100 * row.disk_hit_rate:>11.1f}%" for row in shown))
-            lines.append(f"{'writes/hit':>10}" + "".join(f"{row.writes_per_hit:>12.2f}" for row in shown))
+            shown = [(there[name], widths[name]) for name in names if name != OPTIMUM]
+            lines.append(f"{'on disk':>10}" + "".join(f"{100 * row.disk_hit_rate:>{w - 1}.1f}%" for row, w in shown))
+            lines.append(f"{'writes/hit':>10}" + "".join(f"{row.writes_per_hit:>{w}.2f}" for row, w in shown))
     return "\n".join(lines)
 
 

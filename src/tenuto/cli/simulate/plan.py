@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tenuto.config import parse_size
+from tenuto.config import Disk, Host, parse_size
 from tenuto.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -14,19 +14,24 @@ if TYPE_CHECKING:
 
 OPTIMUM = "opt"
 DEFAULT_CAPACITIES = (1000, 3000, 10000, 30000)
-DEFAULT_POLICIES = "default,lru"
+DEFAULT_POLICIES = tuple(dict.fromkeys((Host().policy, "lru")))
 DEFAULT_BLOCK_BYTES = 2 << 20
+_UNLESS_GIVEN = " and ".join(map(repr, DEFAULT_POLICIES))
 _LANES = ("device-to-host", "host-to-disk", "disk-to-host", "host-to-device")
 _OPTIONS = {
-    "--capacity-blocks": ("N,...", "of host memory (1000,3000,10000,30000; with a recording: what it had)"),
-    "--policy": ("NAME,...", f"of host memory; opt: the optimum ({DEFAULT_POLICIES})"),
-    "--disk-blocks": ("N", "a disk tier of so many blocks (none)"),
-    "--disk-policy": ("NAME", "of the disk tier (default)"),
-    "--disk-admission": ("NAME", "which blocks are written to disk (default)"),
-    "--block-bytes": ("SIZE", "of one block, for the bandwidths (2 MiB; with a recording: what it had)"),
-    **{f"--{lane}": ("SIZE", "bytes a second; 0: instant (0)") for lane in _LANES},
+    "--capacity-blocks": ("N,...", "of host memory; unless given 1000,3000,10000,30000, of a recording what it had"),
+    "--policy": (
+        "NAME,...",
+        f"of host memory, named as in tiers.host.policy, and opt: the optimum; unless given {_UNLESS_GIVEN}",
+    ),
+    "--disk-blocks": ("N", "a disk tier of so many blocks; unless given there is none"),
+    "--disk-policy": ("NAME", f"of the disk tier; unless given {Disk().policy!r}"),
+    "--disk-admission": ("NAME", f"which blocks are written to disk; unless given {Disk().admission!r}"),
+    "--block-bytes": ("SIZE", "of one block, for the bandwidths; unless given 2 MiB, of a recording what it had"),
+    **{f"--{lane}": ("SIZE", "bytes a second; 0, or unless given: instant") for lane in _LANES},
     "--plot": ("FILE.svg", "also draw hit rates over capacities"),
 }
+_OF_DISK = ("--disk-policy", "--disk-admission", "--host-to-disk", "--disk-to-host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +63,46 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def is_wanted(args: argparse.Namespace) -> bool:
     """Whether any of them is given."""
-    return any(getattr(args, option.strip("-").replace("-", "_")) is not None for option in _OPTIONS)
+    return any(_given(args, option) is not None for option in _OPTIONS)
 
 
 def read_plan(args: argparse.Namespace) -> Plan:
     """The options. Raises `ConfigError`, one line that names the one that is wrong."""
     from tenuto.manager.admission import make_admission
-    from tenuto.pools import make_policy
+    from tenuto.pools.guarded import guarded_policy
 
+    _check_company(args)
     plan = Plan(
         None if args.capacity_blocks is None else _capacities(args.capacity_blocks),
-        _names(args.policy or DEFAULT_POLICIES),
+        DEFAULT_POLICIES if args.policy is None else _names(args.policy),
         _n_disk(args.disk_blocks or "0"),
-        args.disk_policy or "default",
-        args.disk_admission or "default",
+        Disk().policy if args.disk_policy is None else args.disk_policy,
+        Disk().admission if args.disk_admission is None else args.disk_admission,
         None if args.block_bytes is None else parse_size(args.block_bytes, "--block-bytes"),
-        tuple(_rate(f"--{lane}", getattr(args, lane.replace("-", "_"))) for lane in _LANES),
+        tuple(_rate(f"--{lane}", _given(args, f"--{lane}")) for lane in _LANES),
     )
     for name in plan.policies:
         if name != OPTIMUM:
-            make_policy(name, "--policy")
-    make_policy(plan.disk_policy, "--disk-policy")
+            guarded_policy(name, "--policy")
+    guarded_policy(plan.disk_policy, "--disk-policy")
     make_admission(plan.admission, "--disk-admission")
     return plan
+
+
+def _given(args: argparse.Namespace, option: str) -> str | None:
+    return getattr(args, option.strip("-").replace("-", "_"))
+
+
+def _check_company(args: argparse.Namespace) -> None:
+    """Raises `ConfigError` for an option that would change nothing, since what it is of is not there."""
+    if _n_disk(args.disk_blocks or "0") == 0:
+        for option in _OF_DISK:
+            if _given(args, option) is not None:
+                raise ConfigError(f"{option}: there is no disk tier without --disk-blocks; give it, or leave this out")
+    if args.block_bytes is not None and all(_given(args, f"--{lane}") is None for lane in _LANES):
+        raise ConfigError(f"--block-bytes: is for bandwidths, as of --{_LANES[0]}; give one, or leave this out")
+    if args.plot is not None and not args.plot.lower().endswith(".svg"):
+        raise ConfigError(f"--plot: {args.plot!r} is no SVG, which is all that is drawn; give a name that ends in .svg")
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from tenuto.cli.simulate.plan import DEFAULT_BLOCK_BYTES, DEFAULT_CAPACITIES
@@ -12,6 +16,8 @@ from tenuto.errors import ConfigError
 
 if TYPE_CHECKING:
     from tenuto.simulator import Request
+
+STDIN = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,33 @@ class Source:
     """A line for the user; empty for a trace."""
     capacities: tuple[int, ...] = DEFAULT_CAPACITIES
     block_bytes: int = DEFAULT_BLOCK_BYTES
+
+
+@contextmanager
+def readable(paths: Sequence[Path]) -> Generator[list[Path]]:
+    """These, with a file in the place of "-", standard input: it is read more than once.
+
+    Raises `ConfigError` for "-" twice, and for standard input that can't be read.
+    """
+    if STDIN not in paths:
+        yield list(paths)
+        return
+    if paths.count(STDIN) > 1:
+        raise ConfigError("TRACE: - is given twice, and there is one standard input; give a file")
+    with TemporaryFile() as kept:
+        try:
+            with open(0, "rb", closefd=False) as file:
+                shutil.copyfileobj(file, kept)
+            kept.flush()
+            former = os.dup(0)
+        except OSError as error:
+            raise ConfigError(f"TRACE: can't read standard input ({error.strerror}); give a file") from None
+        os.dup2(kept.fileno(), 0)
+        try:
+            yield [Path("/dev/stdin") if path == STDIN else path for path in paths]
+        finally:
+            os.dup2(former, 0)
+            os.close(former)
 
 
 def are_recordings(paths: Sequence[Path]) -> bool:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tenuto.pools.policies.protocol import Slots, Where
 from tenuto.pools.policies.remembered import Ints, Words
 from tenuto.pools.policies.reuse import LONG, MANY_NEW, USES, ReuseModel, classes_of, group_of
-from tenuto.pools.policies.runs import Run, RunTree
+from tenuto.pools.policies.runs import LONGEST, Run, RunTree
 from tenuto.pools.policies.sketch import hash_words
 from tenuto.pools.policies.waiting import WaitingRuns
 from tenuto.tokens import BlockHash, BlockKey
@@ -69,6 +69,7 @@ class Returns:
         """See `Policy`."""
         if not len(slots):
             return
+        self._age(max(64, len(self._tree) >> 6))  # while nothing is evicted: not all at once later
         batch = array("i", slots.tobytes())
         hashes, parents = list(map(_HASH, keys)), list(map(_PARENT, keys))
         if parents[1:] == hashes[:-1]:
@@ -104,9 +105,8 @@ class Returns:
             self._model.fit(self._clock)
             self._fit_at = self._clock + max(_LEAST_FIT, len(self._tree) >> 3)
             self._aged_at = -len(self._tree)
-        if n and self._clock - self._aged_at >= max(16, len(self._tree) >> 8):
-            self._waiting.grow_older(self._clock, self._short)
-            self._aged_at = self._clock
+        if n:
+            self._age(max(16, len(self._tree) >> 8))
         victims: list[int] = []
         while len(victims) < n:
             run = self._waiting.pop()
@@ -116,6 +116,11 @@ class Returns:
         return victims
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _age(self, n_least: int) -> None:
+        """Let what waits grow older, if so many new blocks have come since it last did."""
+        if self._clock - self._aged_at >= n_least and self._waiting.grow_older(self._clock, self._short):
+            self._aged_at = self._clock
 
     def _evict_any(self, n: int) -> list[int]:
         """Up to `n` victims where all that are left have children that are leased: the longest unused first."""
@@ -135,6 +140,7 @@ class Returns:
         if run.is_leaf:
             self._waiting.put(run, self._clock, self._short)
         elif not run.slots and (parent := run.parent) is not None:
+            run.parent = None  # a chain of runs that are gone is kept by nobody
             parent.n_children -= 1
             if parent.is_leaf:
                 self._waiting.put(parent, self._clock, self._short)
@@ -156,6 +162,11 @@ class Returns:
             request = request or _Request(int(parent is not None))
             self._use(request, slots, hashes, parent, pieces, is_used)
             return
+        for run, _, _ in pieces:
+            if run is not None:
+                if parent is not None:
+                    self._tree.hang(run, parent)
+                parent = run
         for run, _, _ in pieces:
             if run is not None and run.is_leaf:
                 self._waiting.put(run, now, self._short)
@@ -237,9 +248,10 @@ class Returns:
             cuts = (np.flatnonzero(uses[begin + 1 : end] != uses[begin : end - 1]) + begin + 1).tolist()
         runs: list[Run] = []
         for first, last in pairwise((begin, *cuts, end)):
-            parent = self._tree.add(slots[first:last], parent)
-            parent.uses, parent.used_at = int(uses[first]), self._clock
-            runs.append(parent)
+            for at in range(first, last, LONGEST):
+                parent = self._tree.add(slots[at : min(at + LONGEST, last)], parent)
+                parent.uses, parent.used_at = int(uses[first]), self._clock
+                runs.append(parent)
         return runs
 
     def _revise(self, request: _Request, group: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 
-_LONGEST = 4096
+LONGEST = 4096
 """Blocks of a run: so that taking its end away costs little."""
 
 
@@ -108,7 +108,7 @@ class RunTree:
 
     def may_extend(self, run: Run) -> bool:
         """Whether new blocks may become part of a run that they continue."""
-        return run.is_leaf and len(run.slots) < _LONGEST
+        return run.is_leaf and len(run.slots) < LONGEST
 
     def extend(self, run: Run, slots: array[int]) -> None:
         """Add slots at its end."""

@@ -10,6 +10,7 @@ from tenuto.pools.policies.reuse import EDGES, N_AGES, ReuseModel
 from tenuto.pools.policies.runs import Run
 
 _LATER: list[float] = EDGES[1:-1].tolist()
+_MOST_MOVED = 2048
 _Entry = tuple[int, int, Run]  # when it was used; the ticket, as a number below zero
 
 
@@ -60,9 +61,12 @@ class WaitingRuns:
                 return run
         return None
 
-    def grow_older(self, now: int, young: int) -> None:
-        """Runs that have become older go to the queues of their age. Must be called when scores are new."""
-        self._best = -1
+    def grow_older(self, now: int, young: int) -> bool:
+        """Runs that have become older go to the queues of their age; whether all have.
+
+        Must be called when scores are new. A call moves some thousand at most: more wait for the next one.
+        """
+        self._best, n_left = -1, _MOST_MOVED
         for number in sorted(self._queues):
             age = number % N_AGES
             if age == N_AGES - 1:
@@ -70,6 +74,9 @@ class WaitingRuns:
             entries = self._queues[number]
             last = now - (max(_LATER[0], young + 1) if age == 0 else _LATER[age])
             while entries and entries[0][0] <= last:
+                if not n_left:
+                    return False
+                n_left -= 1
                 entry = heappop(entries)
                 if entry[2].ticket != -entry[1]:
                     self._n_entries -= 1
@@ -81,6 +88,7 @@ class WaitingRuns:
                 heappush(target, entry)
             if not entries:
                 del self._queues[number]
+        return True
 
     def _compact(self) -> None:
         """Drop entries that do not count."""
