@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -22,8 +23,8 @@ from tenuto.tokens import BlockHash, BlockKey, TokenBlock
 EngineHash = int | bytes
 """A block's name in vLLM's events: the last 64 bits of its hash, or all of it."""
 
-ExtraKey = str | bytes | tuple[str | int, ...]
-"""An adapter's name, a salt, (a media identifier, where it begins), or a digest of embeddings."""
+ExtraKey = Any
+"""An adapter's name or a salt (text), (a media identifier, where it begins), or a digest of embeddings (bytes)."""
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, frozen=True):
