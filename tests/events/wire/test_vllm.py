@@ -99,6 +99,10 @@ def test_what_vllm_writes_is_read(version):
     assert (gone, cleared) == (BlockRemoved(**removed), AllBlocksCleared())
 
 
+def test_a_replay_has_an_end():
+    assert read_message([b"", b"", b"\xff" * 8, b""]) is None
+
+
 def test_what_is_no_batch_is_refused():
     with pytest.raises(msgspec.DecodeError):
         read_batch(b"\x93nonsense")

@@ -80,6 +80,9 @@ class EngineMessage:
     batch: EngineBatch
 
 
+END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
+"""In place of a message's number: nothing more was kept."""
+
 _decoder = msgspec.msgpack.Decoder(EngineBatch)
 
 MEDIA = {TierKind.DEVICE: "GPU", TierKind.HOST: "CPU", TierKind.DISK: "STORAGE", TierKind.OBJECT: "STORAGE"}
@@ -91,10 +94,15 @@ def read_batch(payload: bytes) -> EngineBatch:
     return _decoder.decode(payload)
 
 
-def read_message(frames: Sequence[bytes]) -> EngineMessage:
-    """Read the last two of a message's frames: number (8 bytes, big-endian) and events."""
+def read_message(frames: Sequence[bytes]) -> EngineMessage | None:
+    """Read the last two of a message's frames, from the publisher or its replay: number (8 bytes, big-endian), events.
+
+    None: the end of a replay.
+    """
     number, payload = frames[-2:]
-    return EngineMessage(int.from_bytes(number, "big", signed=True), read_batch(payload))
+    if number == END_OF_REPLAY:
+        return None
+    return EngineMessage(int.from_bytes(number, "big"), read_batch(payload))
 
 
 def short_hash(block_hash: bytes) -> int:
