@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tenuto.errors import ConfigError
+from tenuto.events.consolidator import Consolidator
 from tenuto.events.wire import VllmEvents, read_batch, read_message
 from tenuto.events.wire.vllm import MEDIA, AllBlocksCleared, BlockRemoved, BlockStored, HashForm, short_hash
 from tenuto.pools.facts import Cleared, Removed, Stored, TierKind
 from tenuto.testing.blocks import make_blocks
 from tenuto.tokens import ExtraKeys, HashChain, MediaSpan
-from tests.events.wire.worlds import BLOCK_TOKENS, BLOCKS, CHAINS, Tiers, facts, with_tokens
+from tests.events.wire.worlds import BLOCK_TOKENS, BLOCKS, CHAINS, ROUTER_TOKENS, Tiers, facts, routed, with_tokens
 
 pytestmark = pytest.mark.adapter
 
@@ -178,3 +180,55 @@ def test_chains_are_told_apart():
     blocks = (*one, *other)
     told = events_of(VllmEvents(4).write([Stored(TierKind.HOST, tuple(b.key for b in blocks), blocks)], 0.0))
     assert [(event.parent_block_hash, len(event.block_hashes)) for event in told] == [(None, 2), (None, 2)]
+
+
+def test_a_block_in_pages_is_what_a_router_reads_from_its_engine():
+    names = CHAINS[0][0].hashes
+    keys = tuple(BLOCKS[name].key for name in names)
+    writer, consolidator = (
+        VllmEvents(BLOCK_TOKENS, page_tokens=ROUTER_TOKENS),
+        Consolidator(BLOCK_TOKENS, ROUTER_TOKENS),
+    )
+    consolidator.take_facts([with_tokens(names, HOST)])
+    written = writer.write([with_tokens(names[:2], HOST)], 0.0)
+    assert consolidator.take_engine(read_batch(written)) == []  # they are the blocks that the facts tell
+    assert events_of(writer.write([with_tokens(names[2:], HOST)], 0.0))[0].parent_block_hash == short_hash(names[1])
+    (gone,) = consolidator.forget_tiers()
+    assert len(gone.data.removed.block_hashes) == 2
+    (gone,) = consolidator.take_engine(read_batch(writer.write([Removed(TierKind.HOST, keys[1:])], 0.0)))
+    assert len(gone.data.removed.block_hashes) == 2
+    (cleared,) = consolidator.take_engine(read_batch(writer.write([Cleared(TierKind.HOST)], 0.0)))
+    assert len(cleared.data.removed.block_hashes) == 2
+
+
+@pytest.mark.parametrize(("chain", "extra"), CHAINS[:3])
+def test_adapters_and_salts_are_told_in_pages_too(chain, extra):
+    stored = with_tokens(chain.hashes, HOST)
+    payload = VllmEvents(BLOCK_TOKENS, page_tokens=ROUTER_TOKENS).write([stored], 0.0)
+    (told,) = Consolidator(BLOCK_TOKENS, ROUTER_TOKENS).take_engine(read_batch(payload))
+    assert [block.block_hash for block in told.data.stored.blocks] == [b.sequence_hash for b in routed(chain, extra)]
+
+
+def test_in_pages_blocks_with_media_are_not_told():
+    blocks = tuple(make_chain(ExtraKeys(media=(MediaSpan("image", 5, 6),))))
+    stored = Stored(TierKind.HOST, tuple(block.key for block in blocks), blocks)
+    told = events_of(VllmEvents(4, page_tokens=2).write([stored], 0.0))
+    assert [(event.parent_block_hash is None, event.token_ids) for event in told] == [
+        (True, [100, 101, 102, 103]), (False, [108, 109, 110, 111]),
+    ]  # fmt: skip
+
+
+def test_pages_that_do_not_divide_a_block_are_refused():
+    with pytest.raises(ConfigError, match=r"\(48\) must divide layout\.block_tokens \(64\)"):
+        VllmEvents(64, page_tokens=48)
+
+
+def test_a_snapshot_is_what_was_told():
+    writer, reader, late = VllmEvents(BLOCK_TOKENS), Reader(), Reader()
+    late.media["GPU"] = {1}
+    for chain, _ in CHAINS:
+        reader.take(writer.write([with_tokens(chain.hashes, HOST), with_tokens(chain.hashes[:1], DISK)], 0.0))
+    late.take(writer.snapshot(1.0))
+    assert late.media == reader.media
+    n_runs = len(events_of(writer.snapshot(1.0))) - 1
+    assert n_runs < len(BLOCKS) + len(CHAINS)

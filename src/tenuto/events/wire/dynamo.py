@@ -16,7 +16,7 @@ from tenuto.pools.facts import Fact
 from tenuto.tokens import TokenBlock
 
 
-class StoredBlock(msgspec.Struct, frozen=True):
+class StoredBlock(msgspec.Struct, frozen=True, gc=False):
     """One block of a `StoreData`: its sequence hash and the hash of its tokens, 64 bits each."""
 
     block_hash: int

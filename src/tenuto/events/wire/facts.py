@@ -52,6 +52,16 @@ def place_of(fact: Fact) -> Place:
     return fact.tier.value, fact.volume
 
 
+def pages_of(block_tokens: int, page_tokens: int) -> int:
+    """How many pages of a reader's size a block of ours is (`ConfigError`: not a whole number of them)."""
+    if page_tokens < 1 or block_tokens % page_tokens:
+        raise ConfigError(
+            f"a router's block size ({page_tokens}) must divide layout.block_tokens ({block_tokens}): "
+            "use the engine's block size"
+        )
+    return block_tokens // page_tokens
+
+
 class TierBlocks:
     """Tells `sink` which blocks of `router_tokens` tokens our tiers hold: in whichever of them, and once.
 
@@ -62,11 +72,7 @@ class TierBlocks:
     """
 
     def __init__(self, block_tokens: int, router_tokens: int, sink: Sink) -> None:
-        if router_tokens < 1 or block_tokens % router_tokens:
-            raise ConfigError(
-                f"a router's block size ({router_tokens}) must divide layout.block_tokens ({block_tokens}): "
-                "use the engine's block size"
-            )
+        pages_of(block_tokens, router_tokens)
         self.ledger: Ledger[BlockHash] = Ledger(router_tokens, sink)
 
     def take(self, facts: Iterable[Fact]) -> None:

@@ -80,6 +80,8 @@ class ReachableView:
 
     def _walk(self, start: int, is_wanted: Callable[[int], bool]) -> list[int]:
         """`start` and the wanted blocks below it, each behind its parent."""
+        if start not in self._children:  # as most are that come or go
+            return [start]
         order, todo = [start], [start]
         while todo:
             wanted = [child for child in self._children.get(todo.pop(), ()) if is_wanted(child)]

@@ -10,12 +10,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from tenuto.events.wire.facts import ExtraParts, place_of, read_extra
+from tenuto.events.wire.facts import ExtraParts, pages_of, place_of, read_extra
 from tenuto.events.wire.places import Places
 from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.tokens import BlockHash, BlockKey, TokenBlock
@@ -111,8 +112,11 @@ def short_hash(block_hash: bytes) -> int:
 
 
 class VllmEvents:
-    """Facts as vLLM's events, for one publisher: a block of ours is one of `block_tokens` tokens.
+    """Facts as vLLM's events, for one publisher: a block of ours is one of `block_tokens` tokens, named by its hash.
 
+    With `page_tokens`, for readers who take blocks of the engine's own size alone (Dynamo's), it is several of those:
+    the last is named by its hash, the others by hashes of it; then blocks with media are not told, since where in them
+    which image ends is not in their keys.
     Only blocks whose tokens are known are told, and of those what becomes of them. A medium is told once, though it may
     be several volumes or tiers: disk and object store are both STORAGE. With `is_alone` a stream that has nothing left
     says so by `AllBlocksCleared`; without, since readers take that for the engine's blocks, too, by each block.
@@ -127,8 +131,10 @@ class VllmEvents:
         form: HashForm = HashForm.INT,
         is_alone: bool = True,
         group: int = 0,
+        page_tokens: int | None = None,
     ) -> None:
-        self._block_tokens = block_tokens
+        self._page_tokens = page_tokens or block_tokens
+        self._n_pages = pages_of(block_tokens, self._page_tokens)
         self._dp_rank = dp_rank
         self._form = form
         self._is_alone = is_alone
@@ -144,8 +150,21 @@ class VllmEvents:
     def learn(self, blocks: Iterable[TokenBlock], time_s: float) -> bytes | None:
         """One message of blocks whose tokens were not known when they were stored, or None."""
         known = [block for block in blocks if block.key.hash in self._places]
-        self._known.update((block.key.hash, block) for block in known)
+        self._keep(known)
         return self._message(self._tell([block.key for block in known]), time_s)
+
+    def snapshot(self, time_s: float) -> bytes:
+        """One message of all that was told, for a reader that begins; if `is_alone`, behind an `AllBlocksCleared`."""
+        events: list[EngineEvent] = [AllBlocksCleared()] if self._is_alone else []
+        for medium, told in self._told.items():
+            blocks = sorted((self._known[name] for name in told), key=lambda block: (block.key.prefix, block.index))
+            events += [self._stored(run, medium) for run in _runs(blocks)]
+        return msgspec.msgpack.encode(EngineBatch(time_s, events, self._dp_rank))
+
+    def _keep(self, blocks: Iterable[TokenBlock]) -> None:
+        for block in blocks:
+            if self._n_pages == 1 or not read_extra(block.extra).media:
+                self._known[block.key.hash] = block
 
     def _message(self, events: list[EngineEvent], time_s: float) -> bytes | None:
         return msgspec.msgpack.encode(EngineBatch(time_s, events, self._dp_rank)) if events else None
@@ -156,7 +175,7 @@ class VllmEvents:
             case Stored():
                 for key in fact.keys:
                     self._places.add(key.hash, place)
-                self._known.update((block.key.hash, block) for block in fact.blocks)
+                self._keep(fact.blocks)
                 return self._tell(fact.keys)
             case Removed():
                 for key in fact.keys:
@@ -188,19 +207,20 @@ class VllmEvents:
                 self._known.pop(name, None)
         if may_clear and had_any and not self._places:
             return [AllBlocksCleared()]
-        return [BlockRemoved([self._name(name) for name in gone], medium, self._group)] if gone else []
+        names_gone = [page for name in gone for page in self._pages(name)]
+        return [BlockRemoved(names_gone, medium, self._group)] if gone else []
 
     def _is_in(self, name: BlockHash, medium: str) -> bool:
         return any(self._places.is_in(name, tier.value) for tier, its in MEDIA.items() if its == medium)
 
     def _stored(self, run: list[TokenBlock], medium: str) -> BlockStored:
         first, parts = run[0], [read_extra(block.extra) for block in run]
-        keys = [_extra_keys(part) for part in parts]
+        keys = [key for part in parts for key in self._extra_keys(part)]
         return BlockStored(
-            block_hashes=[self._name(block.key.hash) for block in run],
+            block_hashes=[page for block in run for page in self._pages(block.key.hash)],
             parent_block_hash=None if first.index == 0 else self._name(first.key.parent),
             token_ids=array("I", b"".join(block.token_bytes for block in run)).tolist(),
-            block_size=self._block_tokens,
+            block_size=self._page_tokens,
             lora_id=None,
             medium=medium,
             lora_name=parts[0].lora_name or None,
@@ -208,13 +228,22 @@ class VllmEvents:
             group_idx=self._group,
         )
 
-    def _name(self, block_hash: BlockHash) -> EngineHash:
+    def _extra_keys(self, parts: ExtraParts) -> list[tuple[ExtraKey, ...] | None]:
+        first = tuple(key for key in (parts.lora_name, *parts.media, parts.salt) if key)
+        others = (parts.lora_name,) if parts.lora_name else None
+        return [first or None, *[others] * (self._n_pages - 1)]
+
+    def _pages(self, block_hash: BlockHash) -> list[EngineHash]:
+        """The names of a block's pages, in order."""
+        before = [_page_hash(block_hash, page) for page in range(self._n_pages - 1)]
+        return [self._name(name) for name in (*before, block_hash)]
+
+    def _name(self, block_hash: bytes) -> EngineHash:
         return short_hash(block_hash) if self._form is HashForm.INT else bytes(block_hash)
 
 
-def _extra_keys(parts: ExtraParts) -> tuple[ExtraKey, ...] | None:
-    keys = (parts.lora_name, *parts.media, parts.salt)
-    return tuple(key for key in keys if key) or None
+def _page_hash(block_hash: bytes, page: int) -> bytes:
+    return sha256(block_hash + page.to_bytes(2, "little")).digest()[: len(block_hash)]
 
 
 def _runs(blocks: Sequence[TokenBlock]) -> list[list[TokenBlock]]:
