@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenuto.errors import ConfigError
+from tenuto.errors import ConfigError, EventsError
 from tenuto.events.consolidator import Consolidator
 from tenuto.events.wire import VllmEvents, read_batch, read_message
 from tenuto.events.wire.vllm import MEDIA, AllBlocksCleared, BlockRemoved, BlockStored, HashForm, short_hash
@@ -106,8 +106,9 @@ def test_a_replay_has_an_end():
 
 
 def test_what_is_no_batch_is_refused():
-    with pytest.raises(msgspec.DecodeError):
-        read_batch(b"\x93nonsense")
+    for payload in (b"", b"\x93nonsense", msgspec.msgpack.encode([1.0, [{"type": "BlockMoved"}]])):
+        with pytest.raises(EventsError, match="not a batch of vLLM's events"):
+            read_batch(payload)
 
 
 class Reader:

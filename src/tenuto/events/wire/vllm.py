@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tenuto.errors import EventsError
 from tenuto.events.wire.facts import ExtraParts, pages_of, place_of, read_extra
 from tenuto.events.wire.places import Places
 from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
@@ -91,8 +92,11 @@ MEDIA = {TierKind.DEVICE: "GPU", TierKind.HOST: "CPU", TierKind.DISK: "STORAGE",
 
 
 def read_batch(payload: bytes) -> EngineBatch:
-    """Read the events of one message (`msgspec.DecodeError` where they are none)."""
-    return _decoder.decode(payload)
+    """Read the events of one message (`EventsError` where they are none)."""
+    try:
+        return _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise EventsError(f"not a batch of vLLM's events: {error}") from None
 
 
 def read_message(frames: Sequence[bytes]) -> EngineMessage | None:
