@@ -21,14 +21,18 @@ class Router:
         self.dynamo, self.engine = dynamo, engine
         self.tree, self.consolidator = dynamo.RadixTree(), Consolidator(BLOCK_TOKENS, PAGE_TOKENS)
         self.facts, self.next_message = [], 0
-        take = engine.leader.manager.take_facts
+        engine.leader.feed.publisher = self
 
-        def take_and_keep():
-            facts = take()
-            self.facts += facts
-            return facts
+    # As a publisher of the leader's facts.
 
-        engine.leader.manager.take_facts = take_and_keep
+    def publish(self, facts):
+        self.facts += facts
+
+    def rename(self, namespace):
+        pass
+
+    def close(self):
+        pass
 
     def messages(self):
         """vLLM's messages since the last call, by its replay."""
@@ -50,7 +54,7 @@ class Router:
 
     def catch_up(self):
         self.engine.settle()
-        self.engine.leader.manager.take_facts()
+        self.engine.leader.feed()
         events, facts = [], self.facts[:]
         self.facts.clear()
         for message in self.messages():
