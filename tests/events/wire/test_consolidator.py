@@ -25,7 +25,7 @@ from tests.events.wire.worlds import (
 )  # fmt: skip
 
 pytestmark = pytest.mark.adapter
-real = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+real = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 RANKS = [0, 1]
 
 

@@ -26,7 +26,7 @@ from tests.events.wire.worlds import (
 pytestmark = pytest.mark.adapter
 HOST, DISK = (TierKind.HOST, ""), (TierKind.DISK, "a")
 WORKERS = [(11, 0), (11, 1), (12, 0)]
-real = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+real = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def make_events(rank=0):
