@@ -1,6 +1,6 @@
 # Everything from a fresh clone on Debian 12: each goal sets up what it needs.
 #
-#   make install   .venv with the engine, the demo and the checks (3.4 GB, two minutes)
+#   make install   .venv with the engine, the demo and the checks (3.6 GB, two minutes)
 #   make demo      a real engine, a real model: cold, host hit, disk hit
 #   make test      style, types, import order, documentation, tests
 #   make docs      the documentation, as pages and as Markdown, in build/docs

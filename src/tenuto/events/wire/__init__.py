@@ -6,11 +6,13 @@ Never: opens a socket or a file, starts a thread or looks at a clock; tells of a
 
 from tenuto.events.wire.dynamo import DynamoEvents, KvCacheEvent, encode_events
 from tenuto.events.wire.router import RouterBlock, chain_seed, router_blocks, tokens_hashes
-from tenuto.events.wire.vllm import EngineBatch, VllmEvents, read_batch, read_message
+from tenuto.events.wire.vllm import EngineBatch, EngineMessage, HashForm, VllmEvents, read_batch, read_message
 
 __all__ = [
     "DynamoEvents",
     "EngineBatch",
+    "EngineMessage",
+    "HashForm",
     "KvCacheEvent",
     "RouterBlock",
     "VllmEvents",
