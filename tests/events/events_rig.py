@@ -138,8 +138,9 @@ class Told:
             for _ in range(n_waiting + 1):
                 while (message := self.subscription.next(0.0)) is not None:
                     self.index.take(message)
-            wanted = self.subscription._following.wanted(self.publisher.stream)
-            if not self.publisher.n_behind and wanted == self.publisher._history.end:
+            stream, following = self.publisher.stream, self.subscription._following
+            has_heard = stream in following._next  # of a publisher that has told nothing yet, a heartbeat
+            if has_heard and not self.publisher.n_behind and following.wanted(stream) == self.publisher._history.end:
                 return
         raise AssertionError("the reader does not catch up")
 

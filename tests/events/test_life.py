@@ -22,7 +22,7 @@ class EventsModel(ManagerModel):
             tiers = ((HOST, self.manager.host), (DISK, self.manager.disk))
             # so little is kept, and fits, that snapshots and losses are as usual as replays
             self.told = Told(*tiers, settings=PublisherSettings(history_bytes=1500, most_waiting=12, batch_events=4))
-        facts = self.rig.facts.told
+        facts = self.rig.facts.heard
         self.told.publisher.publish(list(facts))
         facts.clear()
 

@@ -26,10 +26,10 @@ class FactOracle:
 
     def __init__(self) -> None:
         self.believed: dict[TierKind, set] = {HOST: set(), DISK: set()}
-        self.told: list = []
+        self.heard: list[Fact] = []
 
     def hear(self, facts: Sequence[Fact]) -> None:
-        self.told += facts
+        self.heard += facts
         for fact in facts:
             believed = self.believed[fact.tier]
             match fact:
