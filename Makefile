@@ -1,6 +1,6 @@
 # Everything from a fresh clone on Debian 12: each goal sets up what it needs.
 #
-#   make install   .venv with the engine, the demo and the checks (3.4 GB, two minutes)
+#   make install   .venv with the engine, the demo and the checks (3.6 GB, two minutes)
 #   make demo      a real engine, a real model: cold, host hit, disk hit
 #   make test      style, types, import order, documentation, tests
 #   make docs      the documentation, as pages and as Markdown, in build/docs
@@ -29,6 +29,10 @@ OLD_STAMP := $(OLD_VLLM)/.installed-$(shell sha256sum < $(OLD_LIST) | cut -c1-16
 TRITON_LIST := requirements/triton.txt
 TRITON := $(VENV)/triton-3.6.0
 TRITON_STAMP := $(TRITON)/.installed-$(shell sha256sum < $(TRITON_LIST) | cut -c1-16)
+# Dynamo's router for the tests of events alone.
+DYNAMO_LIST := requirements/dynamo.txt
+DYNAMO := $(VENV)/dynamo-1.6.1
+DYNAMO_STAMP := $(DYNAMO)/.installed-$(shell sha256sum < $(DYNAMO_LIST) | cut -c1-16)
 # Processes that run tests; one that has run its share takes over tests of another.
 JOBS ?= 2
 BENCHES ?= hash pool disk
@@ -57,7 +61,7 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-install: $(STAMP) $(OLD_STAMP) $(TRITON_STAMP)
+install: $(STAMP) $(OLD_STAMP) $(TRITON_STAMP) $(DYNAMO_STAMP)
 
 $(OLD_STAMP): $(OLD_LIST) | $(STAMP)
 	@rm -rf $(OLD_VLLM)
@@ -69,6 +73,11 @@ $(TRITON_STAMP): $(TRITON_LIST) | $(STAMP)
 	$(PIP) install --no-deps --quiet --target $(TRITON) -r $(TRITON_LIST)
 	touch $@
 
+$(DYNAMO_STAMP): $(DYNAMO_LIST) | $(STAMP)
+	@rm -rf $(DYNAMO)
+	$(PIP) install --no-deps --quiet --target $(DYNAMO) -r $(DYNAMO_LIST)
+	touch $@
+
 $(STAMP): $(LISTS)
 	@$(apt)
 	need=()
@@ -76,6 +85,7 @@ $(STAMP): $(LISTS)
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || need+=(python3.11-venv)
 	/sbin/ldconfig -p | grep -q libnuma.so.1 || need+=(libnuma1)
 	/sbin/ldconfig -p | grep -q libgomp.so.1 || need+=(libgomp1)
+	PATH=$$PATH:/usr/sbin command -v nats-server >/dev/null || need+=(nats-server)
 	if [ "$${#need[@]}" -gt 0 ]; then apt_install "$${need[@]}"; fi
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/.installed-*

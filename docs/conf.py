@@ -49,6 +49,7 @@ nitpick_ignore = [
     ("py:class", "tenuto.transfers.lanes.device.Landing"),
     ("py:class", "types.Annotated"),
     ("py:class", "0.001"),
+    ("py:class", "0.1"),
 ]
 
 html_theme = "furo"

@@ -2,7 +2,10 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -10,6 +13,21 @@ from hypothesis import settings
 settings.register_profile("tests", max_examples=50, deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("thorough", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile("tests")
+
+
+DYNAMO = Path(__file__).resolve().parents[1] / ".venv" / "dynamo-1.6.1"
+
+
+@pytest.fixture(scope="session")
+def dynamo() -> ModuleType:
+    """Dynamo's own code as it is published, `dynamo._core`: a router's hashes and its tree."""
+    assert (DYNAMO / "dynamo").is_dir(), f"{DYNAMO} is missing: run `make install`"
+    sys.path.append(str(DYNAMO))
+    try:
+        from dynamo import _core
+    finally:
+        sys.path.remove(str(DYNAMO))
+    return _core
 
 
 class _Kept(logging.Handler):

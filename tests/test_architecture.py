@@ -46,6 +46,7 @@ PURE_FOLDERS: dict[str, frozenset[str]] = {
     "tokens": frozenset(),
     "pools": frozenset({"threading"}),  # one lock per pool
     "manager": frozenset(),
+    "events/wire": frozenset(),
 }
 # Of the tiers and what runs transfers, the manager may know the data alone.
 MANAGER_MAY_IMPORT = (

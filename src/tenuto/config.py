@@ -33,6 +33,7 @@ File = Annotated[str, msgspec.Meta(title="file")]
 Folders = Annotated[tuple[str, ...], msgspec.Meta(title="folders")]
 DiskRuntime = Literal["file", "striped", "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"]
 Name = Annotated[str, msgspec.Meta(title="name")]
+Url = Annotated[str, msgspec.Meta(title="URL")]
 PolicyName = Annotated[str, msgspec.Meta(title="policy")]
 AdmissionName = Annotated[str, msgspec.Meta(title="admission")]
 Plugin = Annotated[str, msgspec.Meta(title="module:Class")]
@@ -154,6 +155,20 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallelism beside it, as run-dp1.jsonl; empty: no."""
 
 
+class Events(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of blocks, told to others; off while `url` is empty."""
+
+    url: Url = ""
+    """"zmq://HOST:PORT" to listen at, or a broker's "nats://HOST:PORT/SUBJECT". With zmq, each rank of data parallelism
+    takes the next two ports."""
+    node: Name = "auto"
+    """The name of this machine in events. "auto": its host name."""
+    worker: Name = "auto"
+    """The name of this engine in events, the same when it is started again. "auto": the engine's own id."""
+    idle_s: Annotated[float, msgspec.Meta(ge=0.1, le=_MOST_SECONDS)] = 10.0
+    """A heartbeat is sent when there was nothing to tell for so long."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of one engine."""
 
@@ -161,6 +176,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: Layout = Layout()
     tiers: Tiers = Tiers()
     runtime: Runtime = Runtime()
+    events: Events = Events()
 
 
 @dataclass(frozen=True, slots=True)

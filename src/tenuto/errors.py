@@ -37,6 +37,10 @@ class InvariantError(TenutoError):
     """The books do not balance: a bug in tenuto, or in a policy of others, which the message names."""
 
 
+class EventsError(TenutoError):
+    """A message is not of the event stream, or of a version that is not known here."""
+
+
 class StoreError(TenutoError):
     """A store could not do one block's read or write; carries the cause."""
 

@@ -120,12 +120,28 @@ EVICTED_BLOCKS = Metric(
     "tenuto_evicted_blocks_total", _COUNTER, "Blocks that lost their slot to another", "{}.evictions", _TIER
 )
 
+EVENTS = Metric("tenuto_events_total", _COUNTER, "Events that were told to the publisher", "events")
+EVENT_BATCHES = Metric("tenuto_event_batches_total", _COUNTER, "Batches that were sent", "events.batches")
+EVENTS_LOST = Metric(
+    "tenuto_lost_events_total", _COUNTER, "Events that were not published, for want of room: readers take a snapshot",
+    "events.lost",
+)  # fmt: skip
+EVENT_SNAPSHOTS = Metric(
+    "tenuto_event_snapshots_total", _COUNTER, "Readers that were given all blocks", "events.snapshots"
+)
+EVENT_REPLAYS = Metric("tenuto_event_replays_total", _COUNTER, "Readers that were given old batches", "events.replays")
+EVENT_LAG = Metric("tenuto_waiting_events", _GAUGE, "Events that wait to be sent", "events.lag")
+EVENT_LAG_SECONDS = Metric(
+    "tenuto_event_lag_seconds", _GAUGE, "How long the oldest of them waits", "events.lag_seconds"
+)
+
 TABLE = (
     ASKED_TOKENS, ENGINE_TOKENS, FOUND_TOKENS, GATED_TOKENS, LOADED_TOKENS, FAILED_TOKENS, LOADS, LOAD_SECONDS,
     LOOKUP_SECONDS, PREFILL_RATE, LOAD_RATE,
     TRANSFERRED_BLOCKS, TRANSFERRED_BYTES, TRANSFER_SECONDS, FAILED_BLOCKS, CORRUPT_BLOCKS, SKIPPED_BLOCKS,
     IN_FLIGHT, BACKLOG_BLOCKS, PEER_BLOCKS, REQUESTS,
     TIER_BLOCKS, TIER_LEASED_BLOCKS, TIER_CAPACITY_BLOCKS, TIER_BYTES, TIER_CAPACITY_BYTES, EVICTED_BLOCKS,
+    EVENTS, EVENT_BATCHES, EVENTS_LOST, EVENT_SNAPSHOTS, EVENT_REPLAYS, EVENT_LAG, EVENT_LAG_SECONDS,
 )  # fmt: skip
 BY_NAME = {metric.name: metric for metric in TABLE}
 

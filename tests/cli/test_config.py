@@ -152,6 +152,15 @@ def test_a_policy_is_looked_at_before_anything_starts(capsys, tmp_path, monkeypa
         assert bool(shown.out) == (code == 0)
 
 
+def test_a_url_of_events_is_looked_at(capsys):
+    assert main(["config", "--events.url", "nats://broker:4222/kv"]) == 0
+    assert 'url = "nats://broker:4222/kv"' in capsys.readouterr().out
+    assert main(["config", "--events.url", "nats://me:pw@broker:4222"]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("tenuto config: events.url: 'nats://...@broker:4222' has no subject")
+    assert shown.count("\n") == 1
+
+
 def test_more_host_memory_than_the_machine_has_is_a_warning_that_names_it(capsys, tmp_path):
     shown(capsys, "--host-memory", "1 MiB")
     assert main(["config", "--host-memory", "900TiB"]) == 0

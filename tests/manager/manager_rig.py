@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tenuto.errors import Cause
-from tenuto.manager import BlockManager, Cleared, Filled, Hit, Limits, Lookup, Onboard, Removed, Stored, TierKind
+from tenuto.manager import BlockManager, Filled, Hit, Limits, Lookup, Onboard
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool, make_policy
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.testing.simulation import SimulatedWorker
 from tenuto.tokens import HashChain
 from tenuto.transfers.plan import Transfer, TransferResult, merge_results
@@ -25,9 +26,11 @@ class FactOracle:
 
     def __init__(self) -> None:
         self.believed: dict[TierKind, set] = {HOST: set(), DISK: set()}
+        self.heard: list[Fact] = []
 
-    def take(self, manager: BlockManager) -> None:
-        for fact in manager.take_facts():
+    def hear(self, facts: Sequence[Fact]) -> None:
+        self.heard += facts
+        for fact in facts:
             believed = self.believed[fact.tier]
             match fact:
                 case Stored():
@@ -40,6 +43,9 @@ class FactOracle:
                     believed -= set(fact.keys)
                 case Cleared():
                     believed.clear()
+
+    def take(self, manager: BlockManager) -> None:
+        self.hear(manager.take_facts())
         for tier, pool in ((HOST, manager.host), (DISK, manager.disk)):
             if pool is not None:
                 assert {key.hash for key in self.believed[tier]} == set(pool._slots), f"{tier} is not as told"
@@ -47,6 +53,8 @@ class FactOracle:
 
 class Rig:
     """One engine's manager with everything beside it. Checks itself after every step."""
+
+    oracle = FactOracle
 
     def __init__(
         self,
@@ -61,7 +69,7 @@ class Rig:
         self.workers = [SimulatedWorker() for _ in range(n_ranks)]
         self.worker = self.workers[0]
         self.partial: dict[int, list[TransferResult]] = {}
-        self.facts = FactOracle()
+        self.facts = self.oracle()
 
     def offload(
         self, chain: HashChain, start: int = 0, stop: int | None = None, failures: Mapping[int, Cause] | None = None

@@ -3,7 +3,8 @@
 import pytest
 
 from tenuto.errors import Cause
-from tenuto.manager import Cleared, Filled, Limits, Miss, Removed, Stored
+from tenuto.manager import Filled, Limits, Miss
+from tenuto.pools.facts import Cleared, Removed, Stored
 from tenuto.testing.blocks import make_chain
 from tests.manager.manager_rig import DISK, HOST, pages, routes
 
@@ -177,12 +178,40 @@ def test_facts_are_told_in_the_order_things_happened(make_rig):
     rig.facts.believed = {HOST: set(), DISK: set()}
 
 
+def test_blocks_that_were_computed_are_told_of_with_their_tokens(make_rig):
+    rig, chain = make_rig(n_host=4, n_disk=8), make_chain(4)
+    rig.keep(chain, 0, 1)
+    rig.facts.believed = {HOST: set(), DISK: set()}
+    stage, write = rig.manager.offload([Filled(chain, 0, pages(4))])
+    results = rig.worker.run([stage, write])
+    for result in results:
+        rig.manager.complete(result)
+    blocks = [fact.blocks for fact in facts(rig)]
+    assert blocks == [tuple(chain.block(i) for i in range(1, 4))] * 2
+
+
 def test_a_block_brought_from_disk_is_told_of_in_host_memory_only(make_rig):
     rig = make_rig(n_disk=8)
     chain = on_disk(rig, 1)
     for result in rig.worker.run(rig.manager.onboard(rig.hit(chain), pages(1)).transfers):
         rig.manager.complete(result)
     assert rig.manager._facts == [Stored(HOST, (chain.key(0),))]
+    assert rig.manager._facts[0].blocks == ()
+
+
+@pytest.mark.parametrize("is_peer", [False, True])
+def test_with_its_tokens_where_somebody_wants_them(make_rig, is_peer):
+    rig = make_rig(n_disk=8)
+    chain = on_disk(rig, 3)
+    if is_peer:
+        rig.manager.disk.invalidate(chain.hashes)
+        rig.facts.believed[DISK].clear()
+        rig.manager.restore_disk([(i, chain.key(i)) for i in range(3)], "b")
+    rig.manager.flights.tells_tokens = True
+    for result in rig.worker.run(rig.manager.onboard(rig.hit(chain, 1), pages(2)).transfers):
+        rig.manager.complete(result)
+    (fact,) = rig.manager._facts
+    assert (fact.tier, fact.blocks) == (HOST, (chain.block(1), chain.block(2)))
 
 
 def test_restored_blocks_are_told_of_each_once(make_rig):

@@ -22,6 +22,8 @@ requests = prompts(max_blocks=3, n_kinds=2, block_tokens=BLOCK_TOKENS)
 class ManagerModel(RuleBasedStateMachine):
     """Requests that share prefixes look up, load and keep; transfers start, end, fail and are reported at any time."""
 
+    make_rig = Rig
+
     @initialize(
         n_host=st.sampled_from([4, 3, 6, 10, 2]), n_disk=st.sampled_from([16, 16, 16, 4, None]),
         warm=st.lists(requests, max_size=6),
@@ -29,7 +31,7 @@ class ManagerModel(RuleBasedStateMachine):
         n_ranks=st.sampled_from([1, 2]),
     )  # fmt: skip
     def start_engine(self, n_host, n_disk, warm, max_writes, max_backlog, is_growing, n_ranks):
-        self.rig = Rig(n_host, n_disk, Limits(max_writes, max_backlog), n_ranks)
+        self.rig = self.make_rig(n_host, n_disk, Limits(max_writes, max_backlog), n_ranks)
         self.manager, self.workers = self.rig.manager, self.rig.workers
         if n_disk is not None:
             self.manager.resize_disk(n_disk, is_growing=is_growing)

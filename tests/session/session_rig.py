@@ -36,14 +36,18 @@ class Rig:
         keeps_trailing: bool = True,
         poll_s: float = 0,
         is_async_scheduled: bool = False,
+        events: dict | None = None,
+        policy: str = "default",
+        admission: str = "default",
         engine_index: int = 0,
         **runtime,
     ) -> None:
         config = load_config({
             "tiers": {
-                "host": {"capacity": n_host * LAYOUT.extent_bytes}, "disk": {"path": "/unused", "poll_s": poll_s},
+                "host": {"capacity": n_host * LAYOUT.extent_bytes, "policy": policy},
+                "disk": {"path": "/unused", "poll_s": poll_s, "policy": policy, "admission": admission},
             },
-            "runtime": runtime,
+            "runtime": runtime, "events": events or {},
         })  # fmt: skip
         self.clock = FakeClock()
         setup = Setup(

@@ -99,10 +99,11 @@ def test_each_engine_of_data_parallelism_writes_a_recording_of_its_own(tmp_path)
 def test_a_recording_is_a_trace_that_gives_the_lives_hit_rate(tmp_path, seed):
     """What the life finds, keeps, writes to disk and forgets is in it, if all that is found is loaded."""
     path = tmp_path / "life.jsonl"
-    n_found, n_asked = live(Rig(n_host=24, disk_slots=40, record_file=str(path), cost_gate=False), seed, admitted=1)
+    rig = Rig(n_host=24, disk_slots=40, record_file=str(path), cost_gate=False, policy="lru", admission="all")
+    n_found, n_asked = live(rig, seed, admitted=1)
     recording = read_recording(path)
     requests = read_requests(recording)
-    lived = Tiers(recording.header.host_blocks, "default", 40, "default", "default")
+    lived = Tiers(recording.header.host_blocks, "lru", 40, "lru", "all")
     outcome = simulate(requests, lived)
     assert (sum(outcome.n_hits.values()), outcome.n_blocks) == (n_found, n_asked)
     assert min(outcome.n_hits.values()) > 0

@@ -50,7 +50,7 @@ def read_sources(args: argparse.Namespace) -> list[Source]:
 
 
 def check_plugins(settings: Settings) -> list[str]:
-    """Look at the classes of others that the settings name; a warning for each that this Python can't import.
+    """Look at the classes of others that the settings name, and at `events.url`; a warning for each that is not here.
 
     Raises `ConfigError` for one that is here and of no use.
     """
@@ -74,6 +74,8 @@ def check_plugins(settings: Settings) -> list[str]:
             look(spec, name)
         except ConfigError as error:
             raise ConfigError(f"{settings.where(name)}{error}") from None
+    if settings.config.events.url:
+        _look_at_url(settings)
     return warnings
 
 
@@ -86,6 +88,15 @@ def _why_absent(spec: str, setting: str) -> str:
 
 
 # What these import is half of a command's start.
+
+
+def _look_at_url(settings: Settings) -> None:
+    from tenuto.events import parse_address
+
+    try:
+        parse_address(settings.config.events.url)
+    except ConfigError as error:
+        raise ConfigError(f"{settings.where('events.url')}{error}") from None
 
 
 def _load_policy(spec: str, setting: str) -> None:

@@ -9,13 +9,15 @@ from contextlib import ExitStack
 from functools import partial
 
 from tenuto.config import Runtime
+from tenuto.events.feed import Feed
 from tenuto.library.figures import count_found, count_loaded, count_lost, has_room, is_folder_there
 from tenuto.manager import BlockManager, DiskHealth, Filled, Hit, Pending
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.pages import PageRun
 from tenuto.metrics import BACKLOG_BLOCKS, series
-from tenuto.pools import Full, Lease, Pool, WritableLease
+from tenuto.pools import Allocated, Full, Lease, Pool
+from tenuto.pools.facts import Removed, Stored, TierKind
 from tenuto.tiers.disk.opening import TierStore
 from tenuto.tokens import HashChain
 from tenuto.transfers.engine import TransferEngine
@@ -42,10 +44,12 @@ class TiersBelow:
         store: TierStore | None,
         runtime: Runtime,
         poll_s: float,
+        feed: Feed,
         *,
         is_disk_off: bool = False,
     ) -> None:
         self.manager = manager
+        self.feed = feed
         self._device = device
         self._engine = engine
         self._movers = movers
@@ -63,6 +67,7 @@ class TiersBelow:
             self._resize()
             manager.restore_disk(store.recovered)
             self._look_at_peers(store)
+        feed()
 
     def turn(self, wait_s: float = 0.0) -> None:
         """Take in what has ended, waiting up to `wait_s` for it, and send what there is room for now."""
@@ -76,22 +81,25 @@ class TiersBelow:
         self._health.update()
         self._resize()
         self._engine.submit(self.manager.pump())
-        self.manager.take_facts()  # nobody subscribes
+        self.feed()
 
     def bring(self, chain: HashChain, start: int, timeout_s: float) -> Lease:
         """Load what there is of a chain from block `start` on into the device; a lease on what came, in one run."""
         deadline = time.monotonic() + timeout_s
         hit = self._find(chain, start, deadline)
-        lease = None if hit is None else _room_for(hit, self._device)
-        if hit is None or lease is None:
+        room = None if hit is None else _room_for(hit, self._device)
+        if hit is None or room is None:
             return self._device.match([])
-        with lease:
+        self.feed.tell(Removed, TierKind.DEVICE, room.evicted)
+        with room.lease as lease:
             self._device.apply(lease, [chain.key(index) for index in range(start, start + hit.n_blocks)])
             pieces = count_found(self.manager.recorder, hit, chain.block_tokens)
             failed = self._load(hit, lease.slots, deadline)
             n_sound = min(failed, default=hit.n_blocks) * chain.block_tokens
             count_loaded(self.manager.recorder, pieces, n_sound)
-            held = self._device.register(lease, failed).lease
+            done = self._device.register(lease, failed)
+            held = done.lease
+            self.feed.tell(Stored, TierKind.DEVICE, done.new)
         with held.split(range(min(failed, default=len(held)), len(held))):  # behind a gap: nobody holds them
             return held
 
@@ -142,11 +150,13 @@ class TiersBelow:
         self._movers.codec = codec
         if self._store is not None:
             self._store.reset(namespace, epoch)
+        self.feed.rename(namespace, TierKind.DEVICE)
 
     def close(self, timeout_s: float) -> None:
         """Let pending writes end, up to `timeout_s`, and close all of it."""
         with ExitStack() as closing:
             closing.callback(self._close)
+            closing.callback(self.feed.close)
             if not self.drain(timeout_s):
                 logger.warning(
                     "tenuto: %d transfers had not ended after %.0f s: their blocks are not kept",
@@ -232,7 +242,7 @@ def _has_room(host: Pool, n: int) -> bool:
     return now.free + now.cached >= min(n, now.total)
 
 
-def _room_for(hit: Hit, device: Pool) -> WritableLease | None:
+def _room_for(hit: Hit, device: Pool) -> Allocated | None:
     """Device slots for as much of a hit as there is room for; the rest of it is given back."""
     answer = device.allocate(hit.n_blocks)
     if isinstance(answer, Full) and answer.available:
@@ -241,4 +251,4 @@ def _room_for(hit: Hit, device: Pool) -> WritableLease | None:
     if isinstance(answer, Full):
         hit.release()
         return None
-    return answer.lease
+    return answer

@@ -18,6 +18,7 @@ from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.pages import PageRun
 from tenuto.metrics import ASKED_TOKENS, ENGINE_TOKENS
 from tenuto.pools import Full, Lease, Policy, Pool, WritableLease
+from tenuto.pools.facts import Removed, Stored, TierKind
 from tenuto.pools.policies import Priority
 from tenuto.tokens import BlockHash, ExtraKeys, Namespace
 
@@ -83,8 +84,9 @@ class CacheCore:
             with self.turn():
                 self.below.turn()
                 answer = self.pool.allocate(n_blocks)
-            if not isinstance(answer, Full):
-                return answer.lease
+                if not isinstance(answer, Full):
+                    self.below.feed.tell(Removed, TierKind.DEVICE, answer.evicted)
+                    return answer.lease
             if time.monotonic() >= deadline or n_blocks > len(self.pool):
                 larger = "open with a larger layout.n_blocks"
                 fix = larger if n_blocks > len(self.pool) else f"release leases, give timeout_s, or {larger}"
@@ -100,6 +102,7 @@ class CacheCore:
             lease.discard()
             answer = self.pool.allocate(n_blocks)
             assert not isinstance(answer, Full)  # slots are taken in turns alone
+            self.below.feed.tell(Removed, TierKind.DEVICE, answer.evicted)
             return answer.lease
 
     def begin(self, extra: ExtraKeys) -> TokenSequence:
@@ -114,7 +117,9 @@ class CacheCore:
         with self.turn():
             if sequence.chain.root != self._namespace.digest:
                 raise StateError("cannot register blocks that were begun before the cache was reset; discard them")
-            held = self.pool.register(lease if n_blocks == len(lease) else lease.split(range(n_blocks))).lease
+            done = self.pool.register(lease if n_blocks == len(lease) else lease.split(range(n_blocks)))
+            self.below.feed.tell(Stored, TierKind.DEVICE, done.new)
+            held = done.lease
             runs = [PageRun((slot,)) for slot in held.slots]
             self.below.keep(Filled(sequence.chain, start, runs), self.runtime.load_timeout_s)
             return held

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from tenuto.config import Config, parse_size
 from tenuto.errors import ConfigError
+from tenuto.events import BlockShape
+from tenuto.events.feed import Feed, open_publisher
 from tenuto.library.below import TiersBelow
 from tenuto.library.cache import KVCache
 from tenuto.library.configuration import choose_policies, library_config
 from tenuto.library.core import CacheCore
-from tenuto.manager import BlockManager, Limits, make_admission
+from tenuto.manager import BlockManager, Limits, inventory, make_admission
 from tenuto.memory.allocators import Allocator, allocator_of
 from tenuto.memory.arena import HostArena
 from tenuto.memory.blocklayout import Layout
@@ -21,6 +23,7 @@ from tenuto.memory.blockmemory import BlockMemory
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import ExtentLayout
 from tenuto.pools import Policy, Pool
+from tenuto.pools.facts import TierKind
 from tenuto.tiers.disk.opening import open_tier
 from tenuto.tiers.sizes import N_BOUNCE, host_slots, max_writes
 from tenuto.tokens import Namespace
@@ -100,7 +103,8 @@ def _open_below(
     n_host = host_slots(config, extent_bytes)
     has_disk = bool(config.tiers.disk.path)
     n_bounce = N_BOUNCE if has_disk else 0
-    store = open_tier(config.tiers.disk, namespace, codec, f"library-{secrets.token_hex(8)}") if has_disk else None
+    engine_id = f"library-{secrets.token_hex(8)}"
+    store = open_tier(config.tiers.disk, namespace, codec, engine_id) if has_disk else None
     if store is not None:
         undo.callback(store.close)
     arena = _arena(n_host + n_bounce, extent_bytes, driver)
@@ -118,8 +122,14 @@ def _open_below(
         host, disk, Limits(max_writes=n_writes), block_bytes=extent_bytes,
         admission=make_admission(tiers.disk.admission, "tiers.disk.admission"),
     )  # fmt: skip
+    feed = Feed(manager.take_facts)
+    feed.publisher = open_publisher(
+        config.events, engine_id, 0, namespace.digest, BlockShape(extent_bytes, codec.layout.block_tokens),
+        lambda: inventory((TierKind.DEVICE, pool), (TierKind.HOST, host), (TierKind.DISK, disk)), manager.recorder,
+    )  # fmt: skip
+    undo.callback(feed.close)
     return TiersBelow(
-        pool, manager, engine, movers, arena, store, config.runtime, tiers.disk.poll_s,
+        pool, manager, engine, movers, arena, store, config.runtime, tiers.disk.poll_s, feed,
         is_disk_off=has_disk and store is None,
     )  # fmt: skip
 

@@ -6,9 +6,9 @@ Never: touches torch, files, clocks or threads; so one core serves engines, test
 
 from tenuto.manager.admission import ADMISSIONS, Admission, make_admission
 from tenuto.manager.blockset import BlockSet
-from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.gate import Choice, ComputeCost, LoadCost, Offer, choose, choose_form, in_time, n_leaving, n_pairs
 from tenuto.manager.health import DiskHealth
+from tenuto.manager.inventory import inventory
 from tenuto.manager.manager import BlockManager
 from tenuto.manager.rates import LoadRates, StepRates
 from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending, Span
@@ -19,10 +19,8 @@ __all__ = [
     "BlockManager",
     "BlockSet",
     "Choice",
-    "Cleared",
     "ComputeCost",
     "DiskHealth",
-    "Fact",
     "Filled",
     "Hit",
     "Limits",
@@ -33,14 +31,12 @@ __all__ = [
     "Offer",
     "Onboard",
     "Pending",
-    "Removed",
     "Span",
     "StepRates",
-    "Stored",
-    "TierKind",
     "choose",
     "choose_form",
     "in_time",
+    "inventory",
     "make_admission",
     "n_leaving",
     "n_pairs",

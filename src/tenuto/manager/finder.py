@@ -6,9 +6,9 @@ from collections.abc import Container
 from itertools import takewhile
 
 from tenuto.manager.blockset import BlockSet
-from tenuto.manager.facts import TierKind
 from tenuto.manager.results import Span
 from tenuto.pools import Pool
+from tenuto.pools.facts import TierKind
 from tenuto.tokens import BlockHash, HashChain
 
 
@@ -31,28 +31,25 @@ class Finder:
         spans: list[Span] = []
         at = start
         while at < len(hashes) and hashes[at] not in self._arriving:
-            span = self._in_host(hashes, at)
+            span = self._leased(self._host, TierKind.HOST, chain, at, len(hashes))
             if span is None and self.uses_disk:
                 stop = self._gap_end(hashes, at)
-                span = self._on_disk(hashes[at:stop]) or self._at_peers(chain, at, stop)
+                span = self._on_disk(chain, at, stop) or self._at_peers(chain, at, stop)
             if span is None:
                 break
             spans.append(span)
             at += len(span.keys)
         return spans
 
-    def _in_host(self, hashes: list[BlockHash], at: int) -> Span | None:
-        return self._leased(self._host, TierKind.HOST, hashes[at:])
+    def _on_disk(self, chain: HashChain, at: int, stop: int) -> Span | None:
+        return None if self._disk is None else self._leased(self._disk, TierKind.DISK, chain, at, stop)
 
-    def _on_disk(self, hashes: list[BlockHash]) -> Span | None:
-        return None if self._disk is None else self._leased(self._disk, TierKind.DISK, hashes)
-
-    def _leased(self, pool: Pool, tier: TierKind, hashes: list[BlockHash]) -> Span | None:
-        lease = pool.match(hashes)
+    def _leased(self, pool: Pool, tier: TierKind, chain: HashChain, at: int, stop: int) -> Span | None:
+        lease = pool.match(chain.hashes[at:stop])
         if not len(lease):
             lease.release()
             return None
-        return Span(tier, tuple(pool.keys(lease)), tuple(lease.slots), lease)
+        return Span(tier, tuple(pool.keys(lease)), tuple(lease.slots), lease, "", chain, at)
 
     def _gap_end(self, hashes: list[BlockHash], at: int) -> int:
         """Where host memory has the next block, or will have."""
@@ -66,4 +63,4 @@ class Finder:
         places = map(self._peers.find, chain.hashes[at:stop])
         slots = tuple(place[1] for place in takewhile(lambda p: p is not None and p[0] == first[0], places) if place)
         keys = tuple(chain.key(index) for index in range(at, at + len(slots)))
-        return Span(TierKind.DISK, keys, slots, None, first[0])
+        return Span(TierKind.DISK, keys, slots, None, first[0], chain, at)

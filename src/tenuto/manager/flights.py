@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tenuto.errors import InvariantError
@@ -27,6 +27,16 @@ class Flight:
     has_landed: bool = False
     spoilt: WritableLease | None = None
     """Slots that the flight before failed to fill on some rank: on another, this one reads them until it lands."""
+    blocks: tuple[TokenBlock, ...] = ()
+    """What is known of the tokens of the blocks that it moves, and perhaps of others."""
+
+    def blocks_of(self, keys: Sequence[BlockKey]) -> tuple[TokenBlock, ...]:
+        """These blocks with their tokens, in order; nothing where those of some are not known."""
+        if len(keys) == len(self.blocks):  # all of them, since those that arrive are some of them
+            return self.blocks
+        known = {block.key.hash: block for block in self.blocks}
+        found = tuple(known[key.hash] for key in keys if key.hash in known)
+        return found if len(found) == len(keys) else ()
 
 
 class Flights:
@@ -41,6 +51,8 @@ class Flights:
         """Advanced by a reset: what was launched before is dropped when it arrives."""
         self.in_flight = dict.fromkeys(Route, 0)
         """Transfers on their way, by route; its keys never change, so that any thread may read it."""
+        self.tells_tokens = False
+        """Whether facts of blocks that were brought from disk have their tokens too, which takes a microsecond each."""
         self._ids = itertools.count(1)
         self._flights: dict[int, Flight] = {}
 
@@ -58,14 +70,22 @@ class Flights:
         volume: str = "",
         after: Flight | None = None,
         blocks: tuple[TokenBlock, ...] = (),
+        known: Callable[[], tuple[TokenBlock, ...]] | None = None,
         reads: Iterable[Lease | None] = (),
         fills: WritableLease | None = None,
     ) -> Flight:
-        """Make a transfer; it follows `after`, whose targets are its sources."""
+        """Make a transfer; it follows `after`, whose targets are its sources.
+
+        `known` gives blocks with their tokens to whoever publishes them, while `blocks` go to the workers too.
+        """
         waits = () if after is None else (after.transfer.id,)
         transfer = Transfer(next(self._ids), route, keys, sources, targets, pages, volume, waits, blocks)
         held = [lease for lease in reads if lease is not None]
         flight = Flight(transfer, self.generation, held, fills)
+        if known is not None and self.tells_tokens:
+            flight.blocks = known()
+        else:
+            flight.blocks = blocks if after is None or blocks else after.blocks
         if after is not None:
             after.follower = flight
         self._flights[transfer.id] = flight

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from tenuto.errors import InvariantError
 from tenuto.manager.admission import Admission
 from tenuto.manager.blockset import BlockSet
-from tenuto.manager.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.manager.figures import Gauges, record_result
 from tenuto.manager.finder import Finder
 from tenuto.manager.flights import Flight, Flights
@@ -16,6 +15,7 @@ from tenuto.manager.writethrough import PlannedWrite, WriteThrough
 from tenuto.memory.pages import PageRun
 from tenuto.metrics import SKIPPED_BLOCKS, Recorder
 from tenuto.pools import Allocated, Full, Pool, WritableLease
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.tokens import BlockHash, BlockKey, HashChain
 from tenuto.transfers.plan import Route, Transfer, TransferResult
 
@@ -216,7 +216,7 @@ class BlockManager:
         slots = tuple(answer.lease.slots)
         bring = self.flights.launch(
             Route.DISK_TO_HOST, span.keys, sources=span.slots, targets=slots, volume=span.volume,
-            reads=[span.lease], fills=answer.lease,
+            reads=[span.lease], fills=answer.lease, known=span.token_blocks,
         )  # fmt: skip
         load = self.flights.launch(Route.HOST_TO_DEVICE, span.keys, sources=slots, pages=pages, after=bring)
         return [bring.transfer, load.transfer]
@@ -246,8 +246,8 @@ class BlockManager:
         registered = pool.register(flight.fills)
         if flight.generation != self.flights.generation:
             pool.invalidate([key.hash for key in registered.new])
-        else:
-            self._tell(Stored, tier, registered.new)
+        elif registered.new:
+            self._facts.append(Stored(tier, new := tuple(registered.new), flight.blocks_of(new)))
         if flight.follower is not None and not flight.follower.has_landed:
             flight.follower.reads.append(registered.lease)
             flight.follower.spoilt = spoilt

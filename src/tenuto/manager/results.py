@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tenuto.manager.facts import TierKind
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Lease
-from tenuto.tokens import BlockHash, BlockKey, HashChain
+from tenuto.pools.facts import TierKind
+from tenuto.tokens import BlockHash, BlockKey, HashChain, TokenBlock
 from tenuto.transfers.plan import Transfer
 
 
@@ -22,6 +22,14 @@ class Span:
     slots: tuple[int, ...]
     lease: Lease | None  # none for another engine's blocks, which are only verified
     volume: str = ""
+    chain: HashChain | None = field(default=None, compare=False, repr=False)
+    first: int = field(default=0, compare=False)
+    """The chain that was looked for, and where in it the span begins."""
+
+    def token_blocks(self) -> tuple[TokenBlock, ...]:
+        """Its blocks with their tokens, where these are known."""
+        chain = self.chain
+        return () if chain is None else tuple(chain.block(self.first + i) for i in range(len(self.keys)))
 
     @property
     def place(self) -> str:

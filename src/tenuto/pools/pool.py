@@ -126,7 +126,7 @@ class Pool:
             if n > available:
                 return Full(available)
             evicted = self._evict(n - len(self._free)) if n > len(self._free) else []
-            array = np.array(self._pop_free(n), np.int32)
+            array = np.array([self._free.pop() for _ in range(n)], np.int32)
             self._leases[array] = 1
             return Allocated(WritableLease(self, array), evicted)
 
@@ -202,6 +202,12 @@ class Pool:
         """The blocks of a lease, in order. Keeps the lease."""
         with self._locked():
             return list(map(self._keys.__getitem__, lease.borrow(self).tolist()))
+
+    def registered(self, start: int, stop: int) -> list[BlockKey]:
+        """The blocks that can be matched in slots [start, stop)."""
+        with self._locked():
+            slots = np.flatnonzero(self._states[start:stop] == SlotState.REGISTERED).tolist()
+            return [self._keys[start + at] for at in slots if start + at not in self._doomed]
 
     def release(self, lease: Lease) -> None:
         """Give a lease back; blocks that nobody holds any more can be evicted."""
@@ -363,12 +369,6 @@ class Pool:
         self._move(idle, Trigger.INVALIDATE)
         self._put_free(idle.tolist())
         return keys
-
-    def _pop_free(self, n: int) -> list[int]:
-        begin = len(self._free) - n
-        taken = self._free[begin:]
-        del self._free[begin:]
-        return taken[::-1]
 
     def _put_free(self, slots: list[int]) -> None:
         for slot in slots:

@@ -29,9 +29,9 @@ from typing import Any
 
 import msgspec
 
-from tenuto.manager import BlockManager, Filled, Hit, Lookup, Onboard, Pending, Removed
-from tenuto.manager.facts import Fact
+from tenuto.manager import BlockManager, Filled, Hit, Lookup, Onboard, Pending
 from tenuto.memory.pages import PageRun
+from tenuto.pools.facts import Fact, Removed
 from tenuto.tokens import BlockHash, BlockKey, HashChain
 from tenuto.transfers.plan import Transfer, TransferResult
 

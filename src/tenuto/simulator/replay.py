@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tenuto.errors import Cause, LeaseError
-from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, Removed, make_admission
+from tenuto.manager import BlockManager, Filled, Hit, Limits, Pending, make_admission
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Pool
+from tenuto.pools.facts import Removed
 from tenuto.pools.guarded import guarded_policy
 from tenuto.simulator.recorded import packed
 from tenuto.simulator.recordings import Header, read_recording, unpacked

@@ -3,8 +3,8 @@
 Takes your `Policy`, your `Store`, or tenuto's own. Gives suites they must pass (`policy_contract`, `store_contract`,
 `runtime_contract`), a store in memory, stores that fail or block when told (`faults`) or are as slow as is wished
 (`pacing`), a device without an engine, requests without a scheduler, workers that move block names instead of bytes
-(`simulation`), and the one table of KV memories (`kvshapes`).
+(`simulation`), a NATS broker (`nats_broker`), and the one table of KV memories (`kvshapes`).
 Never: sleeps or reads the clock but through what it is given; is imported by the rest of the package, but for
-`kvshapes` and `pacing` by `tenuto bench`.
+`kvshapes`, `pacing` and `nats_broker` by `tenuto bench`.
 `*_contract` needs pytest, `strategies` needs hypothesis.
 """

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tenuto.errors import Cause
-from tenuto.manager import TierKind
+from tenuto.pools.facts import TierKind
 from tenuto.tokens import BlockHash
 from tenuto.transfers.plan import BlockFailure, Route, Transfer, TransferResult
 

@@ -150,6 +150,18 @@ def _need_engine(name: str, options: Options) -> None:
         )
 
 
+def run_events(options: Options, bar: Bar) -> Measured:
+    """Events to a reader in another process, over ZeroMQ and NATS (Debian's package nats-server)."""
+    _need("zmq")
+    _need("nats")
+    from tenuto.cli.bench.eventing import EventSizes, measure_events
+    from tenuto.cli.bench.workfolder import work_folder
+
+    quick = EventSizes(n_events=20_000, n_single=2_000)
+    with work_folder(options.folder) as work:
+        return measure_events(work, quick if options.is_quick else EventSizes(), bar)
+
+
 BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "hash": run_hash,
     "pool": run_pool,
@@ -160,6 +172,7 @@ BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "ttft": run_ttft,
     "split": run_split,
     "serving": run_serving,
+    "events": run_events,
 }
 
 TARGETS: dict[str, dict[str, tuple[str, float]]] = {
@@ -201,6 +214,14 @@ TARGETS: dict[str, dict[str, tuple[str, float]]] = {
         "itl_median": ("≤", 1.02),
         "itl_p99": ("≤", 1.05),
         "throughput_over_native": ("≥", 1.0),
+    },
+    "events": {
+        "lost": ("≤", 0),
+        "is_in_order": ("≥", 1),
+        "zmq_per_s": ("≥", 1_000_000),
+        "nats_per_s": ("≥", 500_000),
+        "publish_us": ("≤", 2),
+        "bytes_per_event": ("≤", 120),
     },
 }
 

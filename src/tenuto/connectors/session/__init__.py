@@ -7,6 +7,7 @@ Never: imports an engine.
 from tenuto.connectors.session.endpoint import MetricsEndpoint
 from tenuto.connectors.session.leader import Leader
 from tenuto.connectors.session.messages import Handshake, Reset, StepPlan, WorkerReport
+from tenuto.connectors.session.publishing import publish
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestView
 from tenuto.connectors.session.worker import LoadNews, Worker
@@ -23,4 +24,5 @@ __all__ = [
     "StepPlan",
     "Worker",
     "WorkerReport",
+    "publish",
 ]

@@ -16,6 +16,7 @@ from tenuto.connectors.session.ranks import Ranks, refuse_others
 from tenuto.connectors.session.recording import make_manager
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress, RequestTracker, RequestView
+from tenuto.events.feed import Feed
 from tenuto.manager import DiskHealth, Filled, Miss, Pending, n_pairs
 from tenuto.metrics import LOOKUP_SECONDS, REQUESTS, Recorder, series
 from tenuto.tiers.store import Capacity
@@ -33,6 +34,7 @@ class Leader:
         self.recorder = Recorder()
         self.recorder.watch(lambda: {series(REQUESTS): len(self._trackers)})
         self.manager = make_manager(setup, self.recorder, clock)
+        self.feed = Feed(self.manager.take_facts)
         self._clock = clock
         self._namespace = setup.namespace
         self._health = DiskHealth(self.manager, setup.config.runtime.retry_s, clock)
@@ -73,6 +75,7 @@ class Leader:
         self.manager.restore_disk(found)
         for volume, entries in self._ranks.peers({rank: shake.peers for rank, shake in workers.items()}):
             self.manager.restore_disk(entries, volume)
+        self.feed()
         logger.info(
             "tenuto: disk tier: %d blocks found here, %d of other engines, %d slots so far",
             len(found), len(self.manager.peers), disk.n_slots,
@@ -200,6 +203,7 @@ class Leader:
         )  # fmt: skip
         self._before, self._now, self._layered, self._loads, self._resets = [], [], [], [], []
         self.unproven.planned()
+        self.feed()
         return plan
 
     def receive(self, report: WorkerReport) -> None:
@@ -212,7 +216,7 @@ class Leader:
             self._resize_disk(report.disks)
         for volume, entries in self._ranks.peers(report.peers):
             self.manager.restore_disk(entries, volume)
-        self.manager.take_facts()  # nobody subscribes yet
+        self.feed()
 
     def reset(self) -> None:
         """Forget everything that was computed so far, here and on disk."""
@@ -225,6 +229,7 @@ class Leader:
         self.manager.reset()
         self._loading.spoil()
         self._resets.append(Reset(self._namespace.digest, epoch))
+        self.feed.rename(self._namespace.digest)
 
     @property
     def has_pending(self) -> bool:

@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from tenuto.connectors.session import Handshake, Leader, MetricsEndpoint, StepPlan, Worker, WorkerReport
+from tenuto.connectors.session import Handshake, Leader, MetricsEndpoint, StepPlan, Worker, WorkerReport, publish
 from tenuto.connectors.vllm import versions
 from tenuto.connectors.vllm.stats import StatsFeed, TenutoPromMetrics, TenutoStats
 from tenuto.connectors.vllm.translate import (
@@ -93,6 +93,7 @@ class TenutoConnector(KVConnectorBase_V1):
         self._adapters = Adapters()
         if role is KVConnectorRole.SCHEDULER:
             self._leader = Leader(setup)
+            publish(self._leader)
             self._feed = StatsFeed(self._leader.recorder)
             if port := setup.config.runtime.metrics_port:
                 index = setup.engine_index
@@ -176,9 +177,11 @@ class TenutoConnector(KVConnectorBase_V1):
         return None if report is None else TenutoWorkerMetadata(report)
 
     def shutdown(self) -> None:
-        """Drain pending writes; free the metrics port."""
+        """Drain pending writes; send the last events; free the metrics port."""
         if self._worker is not None:
             self._worker.shutdown()
+        if self._leader is not None:
+            self._leader.feed.close()
         if self._endpoint is not None:
             self._endpoint.close()
 
