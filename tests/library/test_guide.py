@@ -24,7 +24,7 @@ def example_with(text):
 
 def test_the_guide_lists_the_settings_that_a_library_takes():
     listed = re.findall(
-        r"`((?:tiers|runtime|layout|model)\.[a-z_.]+)`", PAGE.split("A library takes:")[1].split("Those")[0]
+        r"`((?:tiers|runtime|layout|model|events)\.[a-z_.]+)`", PAGE.split("A library takes:")[1].split("Those")[0]
     )
     assert sorted(listed) == sorted({leaf.name for leaf in leaves()} - set(ENGINES_ALONE))
 

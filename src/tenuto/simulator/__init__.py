@@ -7,13 +7,14 @@ Never: touches torch, threads or the real clock; does I/O beyond reading the tra
 from tenuto.simulator.lanes import Bandwidths
 from tenuto.simulator.optimum import best_hits, optimal_hits
 from tenuto.simulator.recorded import RecordedManager
-from tenuto.simulator.recordings import Recording, is_recording, read_recording, read_requests
+from tenuto.simulator.recordings import Header, Recording, is_recording, read_recording, read_requests
 from tenuto.simulator.replay import Replay, replay
 from tenuto.simulator.simulation import Outcome, Tiers, simulate
 from tenuto.simulator.trace import Request, read_trace
 
 __all__ = [
     "Bandwidths",
+    "Header",
     "Outcome",
     "RecordedManager",
     "Recording",
