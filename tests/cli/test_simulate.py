@@ -36,6 +36,14 @@ def test_rows_name_policy_capacity_and_hit_rate(trace, capsys):
     assert rows[2]["hit_rate"] == rows[2]["optimum"] == pytest.approx(40 / 78, abs=1e-4)
 
 
+def test_tiers_of_more_slots_than_the_trace_has_blocks_take_no_memory_for_them(trace, capsys):
+    sizes = ("--capacity-blocks", "100,99999999999", "--disk-blocks", "99999999999")
+    assert main(["simulate", str(trace), *sizes, "--policy", "default", "--json"]) == 0
+    few, many = json.loads(capsys.readouterr().out)
+    assert many["capacity_blocks"] == 99_999_999_999
+    assert many["hit_rate"] == few["hit_rate"] == few["optimum"]
+
+
 def test_the_table_and_the_picture_have_the_optimum(trace, tmp_path, capsys):
     out = tmp_path / "rates.svg"
     assert main(["simulate", str(trace), "--capacity-blocks", "4,16", "--policy", "lru", "--plot", str(out)]) == 0

@@ -71,6 +71,26 @@ def test_a_full_file_ends_the_recording_with_one_warning_and_serving_goes_on(tmp
     assert (tmp_path / "life.jsonl").read_bytes() == b"0123456789\n"
 
 
+def test_the_recording_of_the_engine_before_is_kept(tmp_path):
+    path = tmp_path / "life.jsonl"
+    for line in (b"1", b"2", b"3"):
+        RecordFile(path, lambda: None).write(line)
+    assert path.read_bytes() == b"3\n"
+    assert (tmp_path / "life-before.jsonl").read_bytes() == b"2\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "number"), [("host_blocks", -1), ("host_blocks", 0), ("host_blocks", 1 << 50), ("block_bytes", 0)]
+)
+def test_a_header_that_can_not_be_is_said_with_its_line(tmp_path, field, number):
+    path = tmp_path / "life.jsonl"
+    live(Rig(n_host=8, record_file=str(path)), 0, 3)
+    first, rest = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(json.dumps(json.loads(first) | {field: number}).encode() + b"\n" + rest)
+    with pytest.raises(ConfigError, match=rf"^TRACE: .*life\.jsonl:1: Expected `int` .*{field}"):
+        read_recording(path)
+
+
 def test_a_disk_that_refuses_ends_the_recording(caplog):
     ended = []
     file = RecordFile(Path("/dev/full"), lambda: ended.append(1))

@@ -6,7 +6,7 @@ from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -25,13 +25,13 @@ _DECIDED = frozenset("trmdesui")  # what came of requests, and of the tiers that
 class Header(msgspec.Struct, frozen=True):
     """What was recorded: one engine's pools, in blocks, and what they go by."""
 
-    host_blocks: int
+    host_blocks: Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
     host_policy: str
     has_disk: bool
     disk_policy: str
     admission: str
     max_writes: int
-    block_bytes: int
+    block_bytes: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Version(msgspec.Struct):

@@ -105,11 +105,13 @@ def measure(plan: Plan, source: Source, tell: Callable[[str], None]) -> list[Row
     rows: list[Row] = []
     capacities = plan.capacities or source.capacities
     names = [name for name in dict.fromkeys([*plan.policies, "lru"]) if name != OPTIMUM]
+    # No tier of more slots finds more.
+    n_most = 2 * max(1, *(len({block for request in cache for block in request.hashes}) for cache in source.caches))
     watch = Watch(len(capacities) * len(names) * sum(map(len, source.caches)), tell)
     for n_slots in capacities:
         outcomes: dict[str, Outcome] = {}
         for name in names:
-            tiers = Tiers(n_slots, name, plan.n_disk, plan.disk_policy, plan.admission)
+            tiers = Tiers(min(n_slots, n_most), name, min(plan.n_disk, n_most), plan.disk_policy, plan.admission)
             runs = (simulate(watch.over(cache), tiers, bandwidths) for cache in source.caches)
             outcomes[name] = Outcome.together(runs)
         n_best = sum(best_hits(cache, n_slots + plan.n_disk) for cache in source.caches)

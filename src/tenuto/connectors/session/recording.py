@@ -30,6 +30,8 @@ class RecordFile:
         self._ended = ended
         self._left = most_bytes
         try:
+            if path.is_file():  # of the engine before, which may have crashed
+                path.replace(path.with_name(f"{path.stem}-before{path.suffix}"))
             self._file: BinaryIO | None = path.open("wb", buffering=0)
         except OSError as error:
             raise ConfigError(
