@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ from tenuto.tokens import BlockHash, BlockKey
 
 _WORDS = 2  # of 8 bytes, in a hash
 _FEW = 32  # hashes for which arrays don't pay
+hash_of: Callable[[BlockKey], BlockHash] = itemgetter(0)
+"""The hash of a `BlockKey`: quicker than its name."""
 _ROOM = 4  # places per slot: one hint in ten is lost to another block
 
 
@@ -43,14 +46,14 @@ class HashIndex(dict[BlockHash, int]):
 
     def remember(self, slots: Slots, keys: Sequence[BlockKey]) -> None:
         """Blocks that are in the dict now, for the fast way."""
-        rows = _rows([key.hash for key in keys]) if keys else None
+        rows = _rows(list(map(hash_of, keys))) if keys else None
         if rows is not None:
             self._rows[slots] = rows
             self._hints[self._places(rows)] = slots
 
     def remove(self, slots: Slots, keys: Iterable[BlockKey]) -> None:
         """These slots hold these blocks no more."""
-        deque(map(self.__delitem__, [key.hash for key in keys]), maxlen=0)
+        deque(map(self.__delitem__, map(hash_of, keys)), maxlen=0)
         self._rows[slots] = 0
 
     def prefix(self, hashes: Iterable[BlockHash]) -> Slots:

@@ -6,13 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
 from tenuto.errors import InvariantError, StateError
 from tenuto.pools.chains import in_chains
-from tenuto.pools.index import HashIndex
+from tenuto.pools.index import HashIndex, hash_of
 from tenuto.pools.lease import Lease, WritableLease
 from tenuto.pools.policies import Policy, Returns, Slots
 from tenuto.pools.policies.protocol import victims_of
@@ -126,7 +127,9 @@ class Pool:
             if n > available:
                 return Full(available)
             evicted = self._evict(n - len(self._free)) if n > len(self._free) else []
-            array = np.array([self._free.pop() for _ in range(n)], np.int32)
+            first = len(self._free) - n
+            array = np.array(self._free[first:][::-1], np.int32)
+            del self._free[first:]
             self._leases[array] = 1
             return Allocated(WritableLease(self, array), evicted)
 
@@ -149,8 +152,7 @@ class Pool:
             if len(keys) != len(array):
                 raise StateError(f"{len(keys)} blocks for {len(array)} slots")
             self._move(array, Trigger.APPLY)
-            for slot, key in zip(lease.slots, keys, strict=True):
-                self._keys[slot] = key
+            deque(map(self._keys.__setitem__, lease.slots, keys), maxlen=0)
 
     def register(self, lease: WritableLease, failed: Collection[int] = ()) -> Registered:
         """Make the blocks of the lease matchable, except indices `failed`, whose slots are given up.
@@ -166,8 +168,8 @@ class Pool:
             state = self._require(good, Trigger.REGISTER)
             lease.consume(self)
             slots: list[int] = good.tolist()
-            keys = [self._keys[slot] for slot in slots]
-            first = list(map(self._slots.setdefault, [key.hash for key in keys], slots))
+            keys = list(map(self._keys.__getitem__, slots))
+            first = list(map(self._slots.setdefault, map(hash_of, keys), slots))
             if first == slots:
                 self._move(good, Trigger.REGISTER, state)
                 self._slots.remember(good, keys)
@@ -335,7 +337,7 @@ class Pool:
     def _cache(self, array: Slots) -> None:
         self._n_cached += len(array)
         slots: list[int] = array.tolist()
-        self._policy.cached(array, [self._keys[slot] for slot in slots], self._slots)
+        self._policy.cached(array, list(map(self._keys.__getitem__, slots)), self._slots)
 
     def _reset(self, array: Slots) -> None:
         """Give up unregistered slots, whatever their state."""
@@ -348,10 +350,10 @@ class Pool:
 
     def _evict(self, n: int) -> list[BlockKey]:
         victims = victims_of(self._policy, n, self._states, self._leases)
-        evicted = [self._keys[slot] for slot in victims]
+        evicted = list(map(self._keys.__getitem__, victims))
         array = np.array(victims, np.int32)
         self._slots.remove(array, evicted)
-        self._move(array, Trigger.EVICT)
+        self._move(array, Trigger.EVICT, SlotState.REGISTERED)
         self._n_cached -= len(victims)
         self._n_evictions += len(victims)
         self._put_free(victims)
@@ -371,6 +373,5 @@ class Pool:
         return keys
 
     def _put_free(self, slots: list[int]) -> None:
-        for slot in slots:
-            self._keys[slot] = _NO_BLOCK
+        deque(map(self._keys.__setitem__, slots, repeat(_NO_BLOCK)), maxlen=0)
         self._free += slots
