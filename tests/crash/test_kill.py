@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.crash
 
-ROUNDS, STRIPED_ROUNDS = 80, 30
+ROUNDS, STRIPED_ROUNDS = 60, 24
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
