@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from tenuto.pools.policies import Slots
+from tenuto.pools.policies.protocol import hash_of
 from tenuto.tokens import BlockHash, BlockKey
 
 _WORDS = 2  # of 8 bytes, in a hash
 _FEW = 32  # hashes for which arrays don't pay
-hash_of: Callable[[BlockKey], BlockHash] = itemgetter(0)
-"""The hash of a `BlockKey`: quicker than its name."""
 _ROOM = 4  # places per slot: one hint in ten is lost to another block
 
 

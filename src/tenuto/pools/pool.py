@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from tenuto.errors import InvariantError, StateError
 from tenuto.pools.chains import in_chains
-from tenuto.pools.index import HashIndex, hash_of
+from tenuto.pools.index import HashIndex
 from tenuto.pools.lease import Lease, WritableLease
 from tenuto.pools.policies import Policy, Returns, Slots
-from tenuto.pools.policies.protocol import victims_of
+from tenuto.pools.policies.protocol import hash_of, victims_of
 from tenuto.pools.states import TRANSITIONS, SlotState, Trigger
 from tenuto.tokens import BlockHash, BlockKey
 

@@ -6,8 +6,9 @@ from array import array
 from collections.abc import Iterable
 
 from tenuto.events.wire.ledger import Content, Ledger, Sink
-from tenuto.events.wire.router import TOKEN_BYTES, chain_seed
+from tenuto.events.wire.router import chain_seed
 from tenuto.events.wire.vllm import AllBlocksCleared, BlockRemoved, BlockStored, EngineEvent, EngineHash, ExtraKey
+from tenuto.tokens.chain import TOKEN_BYTES
 
 MAIN_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
 """Caches that hold a whole prefix. Of the others (windows, states) a router learns nothing: they hold parts of it."""

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from tenuto.tokens.chain import TOKEN_BYTES
+
 ROUTER_SEED = 1337
 """Of every hash, before adapter and salt are added."""
 
-TOKEN_BYTES = 4
 SALT_PREFIX = "dynamo-cache-salt:"
 """Dynamo's workers put this before a request's cache salt when they hand it to vLLM; its routers hash without it."""
 

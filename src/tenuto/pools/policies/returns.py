@@ -6,12 +6,11 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
-from tenuto.pools.policies.protocol import Slots, Where
+from tenuto.pools.policies.protocol import Slots, Where, hash_of, parent_of
 from tenuto.pools.policies.remembered import Ints, Words
 from tenuto.pools.policies.reuse import LONG, MANY_NEW, USES, ReuseModel, classes_of, group_of
 from tenuto.pools.policies.runs import LONGEST, Run, RunTree
@@ -19,7 +18,6 @@ from tenuto.pools.policies.sketch import hash_words
 from tenuto.pools.policies.waiting import WaitingRuns
 from tenuto.tokens import BlockHash, BlockKey
 
-_HASH, _PARENT = itemgetter(0), itemgetter(1)  # of a key: quicker than its names
 _MOST_OPEN = 256  # requests that may still add blocks
 _SHORT = 96  # uses within so many new blocks, or a 64th of the slots, are one: a request touches its blocks repeatedly
 _LEAST_FIT = 2048  # new blocks between two fits, or an eighth of the slots
@@ -71,7 +69,7 @@ class Returns:
             return
         self._age(max(64, len(self._tree) >> 6))  # while nothing is evicted: not all at once later
         batch = array("i", slots.tobytes())
-        hashes, parents = list(map(_HASH, keys)), list(map(_PARENT, keys))
+        hashes, parents = list(map(hash_of, keys)), list(map(parent_of, keys))
         if parents[1:] == hashes[:-1]:
             self._chain(batch, hashes, where.get(parents[0], -1))
             return
