@@ -20,7 +20,7 @@ from tenuto.testing.policy_contract import PolicyContract
 from tenuto.testing.store_contract import Bench, StoreContract
 from tenuto.tiers.disk.foreign import ForeignStore
 from tenuto.tiers.disk.instance import claim
-from tenuto.tiers.disk.opening import load_store, open_tier
+from tenuto.tiers.disk.opening import load_store, open_disk
 from tenuto.tiers.store import Capacity, SlotIO, Store
 from tests.library.library_rig import LAYOUT, n_found, opened, prompt, store
 from tests.session import session_rig
@@ -47,7 +47,7 @@ class TestSqliteStore(StoreContract):
 class TestSqliteStoreAsATier(StoreContract):
     def make_store(self, folder, codec):
         disk = load_config({"tiers": {"disk": {"path": str(folder), "capacity": "8 MiB", "store": SQLITE}}}).tiers.disk
-        return open_tier(disk, NAMESPACE, codec, "engine")
+        return open_disk(disk, NAMESPACE, codec, "engine")
 
 
 @pytest.mark.contract
@@ -183,7 +183,7 @@ def test_a_store_that_lies_is_found_out_and_one_that_refuses_is_a_tier_that_is_o
     given = {"path": str(folder), "capacity": "8 MiB", "store": "lying:Lying"}
     disk = load_config({"tiers": {"disk": given}}).tiers.disk
     codec = ExtentCodec(EXTENTS, NAMESPACE.digest)
-    tier = open_tier(disk, NAMESPACE, codec, "engine")
+    tier = open_disk(disk, NAMESPACE, codec, "engine")
     arena = HostArena(1, EXTENTS.extent_bytes)
     (block,) = make_blocks(1, block_tokens=EXTENTS.block_tokens)
     fill_extent(codec, arena.slot(0), block)
@@ -192,10 +192,10 @@ def test_a_store_that_lies_is_found_out_and_one_that_refuses_is_a_tier_that_is_o
     tier.close()
     (rank,) = folder.glob("*/*/rank-0")
     (rank / "refuse").touch()
-    assert open_tier(disk, NAMESPACE, codec, "engine") is None
+    assert open_disk(disk, NAMESPACE, codec, "engine") is None
     assert "not today" in our_log()[-1].getMessage()
     (rank / "refuse").unlink()
-    open_tier(disk, NAMESPACE, codec, "engine").close()  # the folder is nobody's
+    open_disk(disk, NAMESPACE, codec, "engine").close()  # the folder is nobody's
     assert len(list(folder.glob("*/*/rank-0"))) == 1
 
 
@@ -225,7 +225,7 @@ def test_an_os_error_at_the_start_is_a_tier_that_is_off(tmp_path, monkeypatch, o
     monkeypatch.delitem(sys.modules, "unable", raising=False)
     given = {"path": str(tmp_path / "root"), "capacity": "8 MiB", "store": "unable:Lying"}
     disk = load_config({"tiers": {"disk": given}}).tiers.disk
-    assert open_tier(disk, NAMESPACE, ExtentCodec(EXTENTS, NAMESPACE.digest), "engine") is None
+    assert open_disk(disk, NAMESPACE, ExtentCodec(EXTENTS, NAMESPACE.digest), "engine") is None
     assert our_log()[-1].getMessage().endswith("No space left on device")
 
 

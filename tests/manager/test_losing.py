@@ -195,8 +195,8 @@ def test_a_block_brought_from_disk_is_told_of_in_host_memory_only(make_rig):
     chain = on_disk(rig, 1)
     for result in rig.worker.run(rig.manager.onboard(rig.hit(chain), pages(1)).transfers):
         rig.manager.complete(result)
-    assert rig.manager._facts == [Stored(HOST, (chain.key(0),))]
-    assert rig.manager._facts[0].blocks == ()
+    assert rig.manager.told._facts == [Stored(HOST, (chain.key(0),))]
+    assert rig.manager.told._facts[0].blocks == ()
 
 
 @pytest.mark.parametrize("is_peer", [False, True])
@@ -210,7 +210,7 @@ def test_with_its_tokens_where_somebody_wants_them(make_rig, is_peer):
     rig.manager.flights.tells_tokens = True
     for result in rig.worker.run(rig.manager.onboard(rig.hit(chain, 1), pages(2)).transfers):
         rig.manager.complete(result)
-    (fact,) = rig.manager._facts
+    (fact,) = rig.manager.told._facts
     assert (fact.tier, fact.blocks) == (HOST, (chain.block(1), chain.block(2)))
 
 
@@ -218,7 +218,7 @@ def test_restored_blocks_are_told_of_each_once(make_rig):
     rig, chain = make_rig(n_disk=8), make_chain(2)
     rig.worker.content |= {(DISK, i): chain.hashes[i] for i in range(2)}
     rig.manager.restore_disk([(0, chain.key(0)), (1, chain.key(1))])
-    assert rig.manager._facts == [Stored(DISK, (chain.key(0), chain.key(1)))]
+    assert rig.manager.told._facts == [Stored(DISK, (chain.key(0), chain.key(1)))]
     rig.check()
 
 
@@ -232,5 +232,5 @@ def test_a_manager_without_a_disk_clears_its_host_memory_only(make_rig):
     rig = make_rig()
     rig.keep(make_chain(1))
     rig.manager.reset()
-    assert rig.manager._facts == [Cleared(HOST)]
+    assert rig.manager.told._facts == [Cleared(HOST)]
     assert routes(rig.offload(make_chain(1, root=bytes(16)))) == ["device_to_host"]

@@ -18,6 +18,7 @@ from tenuto.testing.clock import FakeClock
 from tenuto.testing.kvshapes import payload_of
 from tenuto.testing.memory_store import MemoryStore
 from tenuto.testing.requests import FakeRequest
+from tenuto.tiers.store import StoreNews
 from tenuto.tokens import HashChain, Namespace
 from tenuto.transfers import engine as engine_module
 from tenuto.transfers.movers import Movers
@@ -35,7 +36,7 @@ class SlowStore(MemoryStore):
         super().__init__(codec, n_slots)
         self._pause = pause
         self.recovered, self.peers = [], SimpleNamespace(news=dict)
-        self.buffers = SimpleNamespace(attach=lambda arena: None, detach=lambda: None)
+        self.attach, self.detach, self.take_news = lambda arena: None, lambda: None, StoreNews
 
     def write(self, items):
         return self._slowly(super().write, items)

@@ -48,6 +48,11 @@ class Feed:
             self.publisher.close()
 
 
+def worker_name(settings: config.Events, worker: str) -> str:
+    """The name that an engine has in events; `worker` where the settings have none."""
+    return worker if settings.worker == "auto" else settings.worker
+
+
 def open_publisher(
     settings: config.Events,
     worker: str,
@@ -64,7 +69,7 @@ def open_publisher(
     if not settings.url:
         return None
     node = socket.gethostname() if settings.node == "auto" else settings.node
-    name = worker if settings.worker == "auto" else settings.worker
+    name = worker_name(settings, worker)
     sender = make_sender(parse_address(settings.url).of_rank(rank))
     source = Source(node, name, rank, namespace)
     publisher = Publisher(sender, source, shape, snapshot, PublisherSettings(idle_s=settings.idle_s))

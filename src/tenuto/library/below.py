@@ -18,7 +18,7 @@ from tenuto.memory.pages import PageRun
 from tenuto.metrics import BACKLOG_BLOCKS, series
 from tenuto.pools import Allocated, Full, Lease, Pool
 from tenuto.pools.facts import Removed, Stored, TierKind
-from tenuto.tiers.disk.opening import TierStore
+from tenuto.tiers.agent.tier import TierStore
 from tenuto.tokens import HashChain
 from tenuto.transfers.engine import TransferEngine
 from tenuto.transfers.movers import Movers
@@ -228,7 +228,9 @@ class TiersBelow:
     def _resize(self) -> None:
         if self._store is not None:
             now = self._store.capacity()
-            self.manager.resize_disk(now.n_slots, is_growing=now.is_growing)
+            self.manager.resize_disk(now.n_slots, is_growing=now.is_growing, n_blocks=now.n_blocks)
+            if news := self._store.take_news():
+                self.manager.disk_changed(news.moved, news.lost)
 
     def _look_at_peers(self, store: TierStore) -> None:
         self._polled_at = time.monotonic()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tenuto import metrics
 from tenuto.manager import Hit
 from tenuto.metrics import Recorder, parse_series
-from tenuto.tiers.disk.opening import TierStore
+from tenuto.tiers.agent.tier import TierStore
 from tenuto.transfers.plan import Route
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tenuto.config import Config, parse_size
 from tenuto.errors import ConfigError
 from tenuto.events import BlockShape
-from tenuto.events.feed import Feed, open_publisher
+from tenuto.events.feed import Feed, open_publisher, worker_name
 from tenuto.library.below import TiersBelow
 from tenuto.library.cache import KVCache
 from tenuto.library.configuration import choose_policies, library_config
@@ -24,7 +24,8 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.layout import ExtentLayout
 from tenuto.pools import Policy, Pool
 from tenuto.pools.facts import TierKind
-from tenuto.tiers.disk.opening import open_tier
+from tenuto.tiers.agent.agent import Identity
+from tenuto.tiers.agent.tier import open_tier
 from tenuto.tiers.sizes import N_BOUNCE, host_slots, max_writes
 from tenuto.tokens import Namespace
 from tenuto.transfers.engine import TransferEngine
@@ -104,13 +105,14 @@ def _open_below(
     has_disk = bool(config.tiers.disk.path)
     n_bounce = N_BOUNCE if has_disk else 0
     engine_id = f"library-{secrets.token_hex(8)}"
-    store = open_tier(config.tiers.disk, namespace, codec, engine_id) if has_disk else None
+    me = Identity(namespace, worker_name(config.events, engine_id))
+    store = open_tier(config.tiers.disk, codec, engine_id, me) if has_disk else None
     if store is not None:
         undo.callback(store.close)
     arena = _arena(n_host + n_bounce, extent_bytes, driver)
     undo.callback(arena.close)
     if store is not None:
-        store.buffers.attach(arena.view)
+        store.attach(arena.view)
     movers = Movers(arena, codec, _device(config, memory, arena, driver), store, n_bounce)
     n_writes = max_writes(config, extent_bytes)
     engine = TransferEngine(movers, load_timeout_s=config.runtime.load_timeout_s, max_queued_stores=4 * n_writes)
@@ -125,7 +127,10 @@ def _open_below(
     feed = Feed(manager.take_facts)
     feed.publisher = open_publisher(
         config.events, engine_id, 0, namespace.digest, BlockShape(extent_bytes, codec.layout.block_tokens),
-        lambda: inventory((TierKind.DEVICE, pool), (TierKind.HOST, host), (TierKind.DISK, disk)), manager.recorder,
+        lambda: inventory(
+            manager.told.volumes, (TierKind.DEVICE, pool), (TierKind.HOST, host), (TierKind.DISK, disk)
+        ),
+        manager.recorder,
     )  # fmt: skip
     undo.callback(feed.close)
     return TiersBelow(

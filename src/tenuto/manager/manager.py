@@ -6,16 +6,18 @@ from collections.abc import Iterable, Sequence
 
 from tenuto.errors import InvariantError
 from tenuto.manager.admission import Admission
+from tenuto.manager.ballast import Ballast
 from tenuto.manager.blockset import BlockSet
 from tenuto.manager.figures import Gauges, record_result
 from tenuto.manager.finder import Finder
 from tenuto.manager.flights import Flight, Flights
 from tenuto.manager.results import Filled, Hit, Limits, Lookup, Miss, Onboard, Pending, Span
+from tenuto.manager.telling import Telling
 from tenuto.manager.writethrough import PlannedWrite, WriteThrough
 from tenuto.memory.pages import PageRun
 from tenuto.metrics import SKIPPED_BLOCKS, Recorder
 from tenuto.pools import Allocated, Full, Pool, WritableLease
-from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.pools.facts import Fact, TierKind
 from tenuto.tokens import BlockHash, BlockKey, HashChain
 from tenuto.transfers.plan import Route, Transfer, TransferResult
 
@@ -40,10 +42,13 @@ class BlockManager:
         made = (limits, self.flights.arriving, self.recorder, admission)
         self._writes = None if disk is None else WriteThrough(host, disk, *made)
         self._open_hits: set[int] = set()
-        self._facts: list[Fact] = []
+        self.told = Telling()
         self._pools = [host] if disk is None else [host, disk]
+        self._ballast = None if disk is None else Ballast(disk)
         waiting = () if self._writes is None else self._writes
-        self.recorder.watch(Gauges(self._pools, self.flights.in_flight, waiting, self.peers, block_bytes).read)
+        held_back = () if self._ballast is None else self._ballast
+        gauges = Gauges(self._pools, self.flights.in_flight, waiting, self.peers, held_back, block_bytes)
+        self.recorder.watch(gauges.read)
 
     # -- loading ------------------------------------------------------------------------------------
 
@@ -138,16 +143,20 @@ class BlockManager:
 
     def take_facts(self) -> list[Fact]:
         """Facts since the last call, in order."""
-        facts, self._facts = self._facts, []
-        return facts
+        return self.told.take()
 
     # -- whole tiers --------------------------------------------------------------------------------
 
-    def resize_disk(self, n_slots: int, *, is_growing: bool) -> None:
-        """All ranks have `n_slots` disk slots; `is_growing` when more may come."""
+    def resize_disk(self, n_slots: int, *, is_growing: bool, n_blocks: int | None = None) -> None:
+        """All ranks have `n_slots` disk slots, `n_blocks` of which (None: all) may hold blocks at once.
+
+        `is_growing` when more may come.
+        """
         assert self.disk is not None
         assert self._writes is not None
+        assert self._ballast is not None
         self.disk.grow(n_slots)
+        self.told.removed(TierKind.DISK, self._ballast.fit(len(self.disk) if n_blocks is None else n_blocks))
         self._writes.is_growing = is_growing
 
     def use_disk(self, *, read: bool, write: bool) -> None:
@@ -161,16 +170,23 @@ class BlockManager:
             self.peers.add(volume, entries)
         elif self.disk is not None:
             self.disk.restore(entries)
-            self._tell(Stored, TierKind.DISK, [key for _, key in entries])
+            self.told.stored(TierKind.DISK, [key for _, key in entries])
+
+    def disk_changed(self, moved: Iterable[tuple[BlockKey, str]], lost: Sequence[BlockHash]) -> None:
+        """Disk blocks lie on other volumes now on every rank, and some are gone, without our doing."""
+        if self.disk is not None:
+            disk = self.disk
+            self.told.moved((key, volume) for key, volume in moved if key.hash in disk)
+            self.told.removed(TierKind.DISK, disk.invalidate(lost))
 
     def reset(self) -> None:
         """Forget every block; what is on its way is dropped when it arrives."""
         self.flights.generation += 1
         self.host.reset()
-        self._facts.append(Cleared(TierKind.HOST))
+        self.told.cleared(TierKind.HOST)
         if self.disk is not None:
             self.disk.reset()
-            self._facts.append(Cleared(TierKind.DISK))
+            self.told.cleared(TierKind.DISK)
         self.peers.clear()
         if self._writes is not None:
             self._writes.reset()
@@ -190,7 +206,8 @@ class BlockManager:
         for pool in self._pools:
             pool.check()
             is_idle = not self.flights and not self._open_hits
-            if is_idle and pool.statistics().leased:
+            n_held_back = len(self._ballast or ()) if pool is self.disk else 0
+            if is_idle and pool.statistics().leased > n_held_back:
                 raise InvariantError(f"{pool!r} has leases, but nothing is on its way")
 
     def __repr__(self) -> str:
@@ -211,7 +228,7 @@ class BlockManager:
                 Route.DISK_TO_DEVICE, span.keys, sources=span.slots, pages=pages, volume=span.volume, reads=[span.lease]
             )
             return [direct.transfer]
-        self._tell(Removed, TierKind.HOST, answer.evicted)
+        self.told.removed(TierKind.HOST, answer.evicted)
         self.host.apply(answer.lease, span.keys)
         slots = tuple(answer.lease.slots)
         bring = self.flights.launch(
@@ -222,7 +239,7 @@ class BlockManager:
         return [bring.transfer, load.transfer]
 
     def _write(self, write: PlannedWrite, after: Flight | None = None) -> Transfer:
-        self._tell(Removed, TierKind.DISK, write.evicted)
+        self.told.removed(TierKind.DISK, write.evicted)
         flight = self.flights.launch(
             Route.HOST_TO_DISK, write.keys, sources=write.host_slots, targets=tuple(write.lease.slots),
             after=after, reads=[write.reads], fills=write.lease,
@@ -236,7 +253,7 @@ class BlockManager:
             self.recorder.add(SKIPPED_BLOCKS, n - answer.available, "host_full")
             answer = self.host.allocate(answer.available)
         assert isinstance(answer, Allocated)
-        self._tell(Removed, TierKind.HOST, answer.evicted)
+        self.told.removed(TierKind.HOST, answer.evicted)
         return answer.lease
 
     def _arrived(self, flight: Flight, result: TransferResult, pool: Pool, tier: TierKind) -> None:
@@ -247,7 +264,7 @@ class BlockManager:
         if flight.generation != self.flights.generation:
             pool.invalidate([key.hash for key in registered.new])
         elif registered.new:
-            self._facts.append(Stored(tier, new := tuple(registered.new), flight.blocks_of(new)))
+            self.told.stored(tier, new := tuple(registered.new), flight.blocks_of(new))
         if flight.follower is not None and not flight.follower.has_landed:
             flight.follower.reads.append(registered.lease)
             flight.follower.spoilt = spoilt
@@ -263,10 +280,6 @@ class BlockManager:
             for block in hashes:
                 self.peers.forget(block)
             if self.disk is not None and not transfer.volume:
-                self._tell(Removed, TierKind.DISK, self.disk.invalidate(hashes))
+                self.told.removed(TierKind.DISK, self.disk.invalidate(hashes))
         elif transfer.route is Route.HOST_TO_DEVICE and not transfer.after:  # else its source failed before
-            self._tell(Removed, TierKind.HOST, self.host.invalidate(hashes))
-
-    def _tell(self, fact: type[Stored | Removed], tier: TierKind, keys: Sequence[BlockKey]) -> None:
-        if keys:
-            self._facts.append(fact(tier, tuple(keys)))
+            self.told.removed(TierKind.HOST, self.host.invalidate(hashes))

@@ -128,10 +128,16 @@ class RecordedManager(BlockManager):
         self._flush()
         return facts
 
-    def resize_disk(self, n_slots: int, *, is_growing: bool) -> None:
+    def resize_disk(self, n_slots: int, *, is_growing: bool, n_blocks: int | None = None) -> None:
         """See `BlockManager`."""
-        self._note("s", n_slots, is_growing)
-        super().resize_disk(n_slots, is_growing=is_growing)
+        self._note("s", n_slots, is_growing, n_blocks)
+        super().resize_disk(n_slots, is_growing=is_growing, n_blocks=n_blocks)
+
+    def disk_changed(self, moved: Iterable[tuple[BlockKey, str]], lost: Sequence[BlockHash]) -> None:
+        """See `BlockManager`."""
+        news = list(moved)
+        self._note("v", [(packed(key), volume) for key, volume in news], packed(lost))
+        super().disk_changed(news, lost)
 
     def use_disk(self, *, read: bool, write: bool) -> None:
         """See `BlockManager`."""

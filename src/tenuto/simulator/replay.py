@@ -104,8 +104,10 @@ class _Player:
 
     def _set_disk(self, name: str, values: Sequence[Any]) -> None:
         match name, values:
-            case "s", [n_slots, is_growing]:
-                self.manager.resize_disk(n_slots, is_growing=is_growing)
+            case "s", [n_slots, is_growing, *n_blocks]:  # before there were volumes, nothing stood there
+                self.manager.resize_disk(n_slots, is_growing=is_growing, n_blocks=n_blocks[0] if n_blocks else None)
+            case "v", [moved, lost]:
+                self.manager.disk_changed([(BlockKey(*unpacked(key)), volume) for key, volume in moved], unpacked(lost))
             case "u", [read, write]:
                 self.manager.use_disk(read=read, write=write)
             case "i", [entries, volume]:

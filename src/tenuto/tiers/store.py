@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from tenuto.errors import Cause
 from tenuto.memory.extent import ExtentCodec
-from tenuto.tokens import BlockKey
+from tenuto.tokens import BlockHash, BlockKey
 
 OWN = ""
 """The volume this process writes; other volumes belong to other engines and are read only."""
@@ -35,10 +35,30 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """`n_slots` slots can be used now; `is_growing` when more may come."""
+    """`n_slots` slots can be used now; `is_growing` when more may come.
+
+    `n_blocks`: how many of them may hold a block at once, where that is less.
+    """
 
     n_slots: int
     is_growing: bool
+    n_blocks: int | None = None
+
+    @property
+    def n_usable(self) -> int:
+        """Blocks that there is room for."""
+        return self.n_slots if self.n_blocks is None else min(self.n_slots, self.n_blocks)
+
+
+@dataclass(slots=True)
+class StoreNews:
+    """What became of blocks without the manager's doing: (block, volume) of those that lie elsewhere now; lost ones."""
+
+    moved: list[tuple[BlockKey, str]] = field(default_factory=list[tuple[BlockKey, str]])
+    lost: list[BlockHash] = field(default_factory=list[BlockHash])
+
+    def __bool__(self) -> bool:
+        return bool(self.moved or self.lost)
 
 
 Layers = tuple[int, int]

@@ -216,6 +216,8 @@ class Leader:
             self._resize_disk(report.disks)
         for volume, entries in self._ranks.peers(report.peers):
             self.manager.restore_disk(entries, volume)
+        if report.volumes:
+            self.manager.disk_changed(*self._ranks.volumes(report.volumes))
         self.feed()
 
     def reset(self) -> None:
@@ -258,7 +260,7 @@ class Leader:
     def _resize_disk(self, news: Mapping[int, Capacity]) -> Capacity | None:
         disk = self._ranks.disk(news) if self._is_connected else None
         if disk is not None:
-            self.manager.resize_disk(disk.n_slots, is_growing=disk.is_growing)
+            self.manager.resize_disk(disk.n_slots, is_growing=disk.is_growing, n_blocks=disk.n_blocks)
         return disk
 
     def _track(self, view: RequestView) -> RequestTracker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tenuto.tiers.store import Capacity
+from tenuto.tiers.store import Capacity, StoreNews
 from tenuto.tokens import BlockKey
 from tenuto.transfers.plan import Transfer, TransferResult
 
@@ -63,6 +63,8 @@ class WorkerReport:
     """By rank, of those whose disk has changed."""
     peers: dict[int, dict[str, Entries]] = field(default_factory=dict[int, dict[str, Entries]])
     """By rank and instance: blocks of other engines that appeared."""
+    volumes: dict[int, StoreNews] = field(default_factory=dict[int, StoreNews])
+    """By rank: blocks that were moved between the disk tier's volumes, or lost there."""
     timed: int = 0
     """The number of the step that computed it, where its plan has one."""
     waited_s: float = 0.0
@@ -74,5 +76,6 @@ class WorkerReport:
             self.results.setdefault(transfer_id, []).extend(results)
         self.disks |= other.disks
         self.peers |= other.peers
+        self.volumes |= other.volumes
         self.timed = max(self.timed, other.timed)
         self.waited_s = max(self.waited_s, other.waited_s)

@@ -16,5 +16,6 @@ def publish(leader: Leader) -> None:
     leader.feed.publisher = open_publisher(
         setup.config.events, setup.engine_id, setup.engine_index, setup.namespace.digest,
         BlockShape(layout.extent_bytes * setup.world_size, layout.block_tokens),
-        lambda: inventory((TierKind.HOST, manager.host), (TierKind.DISK, manager.disk)), leader.recorder,
+        lambda: inventory(manager.told.volumes, (TierKind.HOST, manager.host), (TierKind.DISK, manager.disk)),
+        leader.recorder,
     )  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tenuto.connectors.session.messages import Entries, Handshake
 from tenuto.errors import ConfigError
-from tenuto.tiers.store import Capacity
-from tenuto.tokens import BlockKey
+from tenuto.tiers.store import Capacity, StoreNews
+from tenuto.tokens import BlockHash, BlockKey
 from tenuto.transfers.plan import TransferResult, merge_results
 
 
@@ -24,6 +24,7 @@ class Ranks:
         self._asked_at = clock()
         self._disks: dict[int, Capacity] = {}
         self._partial: dict[int, list[TransferResult]] = {}  # by transfer
+        self._moves: dict[BlockHash, dict[int, str]] = {}  # where ranks have a block that has not moved on all
         self._seen: dict[tuple[str, int], tuple[BlockKey, set[int]]] = {}  # blocks of others that some ranks see
 
     def step(self) -> None:
@@ -47,7 +48,25 @@ class Ranks:
             return None
         n_slots = min(disk.n_slots for disk in self._disks.values())
         least = [disk for disk in self._disks.values() if disk.n_slots == n_slots]
-        return Capacity(n_slots, is_growing=all(disk.is_growing for disk in least))
+        n_blocks = min(disk.n_usable for disk in self._disks.values())
+        is_growing = all(disk.is_growing for disk in least)
+        return Capacity(n_slots, is_growing, n_blocks if n_blocks < n_slots else None)
+
+    def volumes(self, news: Mapping[int, StoreNews]) -> tuple[list[tuple[BlockKey, str]], list[BlockHash]]:
+        """(blocks that lie on a volume on all ranks now, blocks that are lost on any)."""
+        moved: list[tuple[BlockKey, str]] = []
+        lost: list[BlockHash] = []
+        for rank, told in news.items():
+            lost += told.lost
+            for key, volume in told.moved:
+                by_rank = self._moves.setdefault(key.hash, {})
+                by_rank[rank] = volume
+                if len(by_rank) == self._world_size and len(set(by_rank.values())) == 1:
+                    del self._moves[key.hash]
+                    moved.append((key, volume))
+        for block in lost:
+            self._moves.pop(block, None)
+        return moved, lost
 
     def ended(self, results: Mapping[int, list[TransferResult]]) -> Iterator[TransferResult]:
         """Transfers that have now ended on all ranks, in id order, with what failed on any."""

@@ -15,12 +15,14 @@ from tenuto.connectors.session.layers import LayeredWork
 from tenuto.connectors.session.messages import Entries, Handshake, Reset, StepPlan, WorkerReport
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracing import open_rank_trace
+from tenuto.events.feed import worker_name
 from tenuto.memory.arena import HostArena
 from tenuto.memory.extent import ExtentCodec
 from tenuto.memory.formats import KvFormat
 from tenuto.memory.paged import PagedKV
 from tenuto.memory.pages import PageRun
-from tenuto.tiers.disk.opening import TierStore, open_tier
+from tenuto.tiers.agent.agent import Identity
+from tenuto.tiers.agent.tier import TierStore, open_tier
 from tenuto.tiers.disk.volume import tell_distance, volume_of
 from tenuto.tiers.sizes import N_BOUNCE
 from tenuto.tiers.store import Capacity
@@ -101,8 +103,8 @@ class Worker:
             arena = make_arena(paged, self._n_host_slots + n_bounce, driver)
             undo.callback(arena.close)
             if store is not None:
-                store.buffers.attach(arena.view)
-                undo.callback(store.buffers.detach)
+                store.attach(arena.view)
+                undo.callback(store.detach)
             device = make_device(setup, paged, arena, driver)
             movers = Movers(arena, self._codec, device, store, n_bounce)
             engine = TransferEngine(
@@ -222,11 +224,13 @@ class Worker:
         disk = self._store.capacity() if self._store is not None else None
         timed, self._timed = self._timed, 0
         waited_s = self._layered.take_waited_s() if self._layered is not None else 0.0
-        if not (results or peers or timed) and disk == self._told:
+        news = self._store.take_news() if self._store is not None else None
+        if not (results or peers or timed or news) and disk == self._told:
             return None
         self._told = disk
         disks = {} if disk is None else {self.rank: disk}
-        return WorkerReport(results, disks, {self.rank: peers} if peers else {}, timed, waited_s)
+        volumes = {self.rank: news} if news else {}
+        return WorkerReport(results, disks, {self.rank: peers} if peers else {}, volumes, timed, waited_s)
 
     def shutdown(self) -> None:
         """Let pending writes end, up to the deadline, and close; behind what goes on after it, on a thread of its own.
@@ -368,4 +372,6 @@ class _PeerPoller:
 
 def open_disk(setup: Setup, rank: int, codec: ExtentCodec) -> TierStore | None:
     """See `open_tier`."""
-    return open_tier(setup.config.tiers.disk, setup.namespace, codec, setup.engine_id, rank, setup.split)
+    worker = worker_name(setup.config.events, setup.engine_id)
+    me = Identity(setup.namespace, worker, setup.engine_index, rank, setup.split)
+    return open_tier(setup.config.tiers.disk, codec, setup.engine_id, me)

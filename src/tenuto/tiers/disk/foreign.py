@@ -10,20 +10,10 @@ from contextlib import ExitStack, contextmanager
 from tenuto.errors import StoreError, store_error
 from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.disk.instance import Claim
-from tenuto.tiers.store import OWN, Capacity, Failure, Layers, OpenStore, SlotIO
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, OpenStore, SlotIO, StoreNews
 from tenuto.tokens import BlockKey
 
 logger = logging.getLogger(__name__)
-
-
-class _NoArena:
-    """Memory that a store of others is not told of."""
-
-    def attach(self, arena: memoryview) -> None:
-        """Nothing to do."""
-
-    def detach(self) -> None:
-        """Nothing to undo."""
 
 
 class _NoPeers:
@@ -58,7 +48,6 @@ class ForeignStore:
             )
         self.recovered = list(by_slot.items())
         """(slot, key) of every block that was there, oldest first."""
-        self.buffers = _NoArena()
         self.peers = _NoPeers()
 
     def capacity(self) -> Capacity:
@@ -107,6 +96,16 @@ class ForeignStore:
         self._codec = ExtentCodec(self._codec.layout, namespace)
         with _mapped(self._what("reset")):
             self._inner.reset(namespace, epoch)
+
+    def attach(self, arena: memoryview) -> None:
+        """Memory that a store of others is not told of."""
+
+    def detach(self) -> None:
+        """Nothing to undo."""
+
+    def take_news(self) -> StoreNews:
+        """A store of others moves nothing by itself."""
+        return StoreNews()
 
     def close(self) -> None:
         """See `Store`."""

@@ -45,6 +45,8 @@ class Growth:
         self._closing = threading.Event()
         self._has_told = False
         self._began_at = 0.0  # while a file is being added
+        self._is_kept_small = False  # room was given back: no file is added before more is used
+        self._files_change = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="tenuto-grow", daemon=True)
         self.slots_per_file = 1
         """Slots of the files that are added."""
@@ -82,11 +84,46 @@ class Growth:
             hangs = self._began_at and time.monotonic() - self._began_at > _HANGS_S
             return Capacity(self.slots.n_slots, self._is_growing and not hangs)
 
+    @property
+    def most_slots(self) -> int:
+        """Slots there may be one day; those there are when no more will come."""
+        n_now, now = self.slots.n_slots, self.capacity()
+        return max(n_now, self._quota.most_bytes // self._extent_bytes) if now.is_growing else n_now
+
     def used(self, n_slots: int) -> None:
         """`n_slots` slots hold blocks; adds a file when that is nearly all."""
         with self._changed:
+            self._is_kept_small &= n_slots <= self._n_used
             self._n_used = n_slots
             self._changed.notify()
+
+    def give_back(self, n_slots: int) -> int:
+        """Cut the files off behind the first `n_slots` slots, as nothing lies there; bytes that are free now.
+
+        Files are added again when more slots are used than now. Raises `StoreError`.
+        """
+        freed_slots = 0
+        if not self._files_change.acquire(blocking=False):
+            return 0  # a file is being added: more is used than is to be given back
+        try:
+            with self._changed:
+                self._is_kept_small = True
+            while self.slots.n_slots > n_slots:
+                number = self.slots.n_files - 1
+                slots = self.slots.slots(number)
+                left = max(0, n_slots - slots.start)
+                if left:
+                    self._manifest.cut_file(number, left)
+                    self._files.reserve(number, left * self._extent_bytes)
+                    self.slots.cut_last(left)
+                else:
+                    self._manifest.drop_file(number, slots)
+                    self._files.delete(number)
+                    self.slots.drop_last()
+                freed_slots += len(slots) - left
+        finally:
+            self._files_change.release()
+        return freed_slots * self._extent_bytes
 
     def close(self) -> None:
         """End the thread; a file that is being written is left to the next recovery."""
@@ -97,7 +134,8 @@ class Growth:
             self._thread.join(_JOIN_S)  # on a disk that hangs it is left behind: a daemon
 
     def _wants_file(self) -> bool:
-        return self.slots.n_slots - self._n_used < max(1, self.slots_per_file // 2)
+        n_free = self.slots.n_slots - self._n_used
+        return not self._is_kept_small and n_free < max(1, self.slots_per_file // 2)
 
     def _loop(self) -> None:
         has_failed = False
@@ -109,7 +147,8 @@ class Growth:
             if self._closing.is_set():
                 return
             try:
-                grew = self._add_file()
+                with self._files_change:
+                    grew = self._add_file()
                 has_failed = False
             except StoreError as error:
                 grew = False

@@ -134,6 +134,34 @@ class Manifest:
             rows = db.execute("SELECT slot, hash, parent, prefix FROM blocks ORDER BY stamp")
             return [entry_of(*row) for row in rows]
 
+    def stamps(self) -> dict[int, int]:
+        """The stamp of the block in each slot."""
+        with self._reading("stamps") as db:
+            return dict(db.execute("SELECT slot, stamp FROM blocks"))
+
+    def find(self, hashes: Iterable[BlockHash]) -> dict[BlockHash, tuple[int, BlockKey]]:
+        """(slot, key) of those of these blocks that are listed."""
+        found: dict[BlockHash, tuple[int, BlockKey]] = {}
+        with self._reading("find") as db:
+            for block in hashes:
+                row = db.execute("SELECT slot, hash, parent, prefix FROM blocks WHERE hash = ?", (block,)).fetchone()
+                if row is not None:
+                    found[block] = entry_of(*row)
+        return found
+
+    def blocks_from(self, slot: int, most: int) -> list[tuple[int, BlockKey]]:
+        """(slot, key) of up to `most` blocks in `slot` and behind it, the last first."""
+        with self._reading("blocks from") as db:
+            rows = db.execute(
+                "SELECT slot, hash, parent, prefix FROM blocks WHERE slot >= ? ORDER BY slot DESC LIMIT ?", (slot, most)
+            )
+            return [entry_of(*row) for row in rows]
+
+    def cut_file(self, number: int, n_slots: int) -> None:
+        """A listed file has fewer slots from now on; those that go hold nothing."""
+        with self._writing("cut file") as db:
+            db.execute("UPDATE files SET n_slots = ? WHERE number = ?", (n_slots, number))
+
     def close(self) -> None:
         """Close the connection."""
         with self._lock, mapped("close"):

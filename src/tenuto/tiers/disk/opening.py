@@ -17,8 +17,6 @@ from tenuto.tiers.disk.volume import quota_of, volume_of
 from tenuto.tiers.store import OPEN_STORE_ARGUMENTS, OpenStore, Store
 from tenuto.tokens import Namespace
 
-TierStore = DiskStore | ForeignStore
-
 logger = logging.getLogger(__name__)
 
 
@@ -27,10 +25,10 @@ def load_store(spec: str) -> OpenStore:
     return load(spec, "tiers.disk.store", Store, OPEN_STORE_ARGUMENTS)
 
 
-def open_tier(
+def open_disk(
     disk: Disk, namespace: Namespace, codec: ExtentCodec, owner: str, rank: int = 0, split: str = "tp1"
-) -> TierStore | None:
-    """The rank's disk store; None, logged, when the disk can't be used now for a reason that may pass.
+) -> DiskStore | ForeignStore | None:
+    """The rank's own disk store; None, logged, when the disk can't be used now for a reason that may pass.
 
     Raises `ConfigError` for a folder, capacity, runtime or class that can never be used. Without a store the folder is
     nobody's.
@@ -45,7 +43,7 @@ def open_tier(
             if open_store is None:
                 file_bytes = parse_size(disk.file_bytes, "tiers.disk.file_bytes")
                 settings = DiskSettings(quota, file_bytes, disk.io_threads or None)
-                store: TierStore = DiskStore(mine, codec, settings, rank, volume.runtime)
+                store: DiskStore | ForeignStore = DiskStore(mine, codec, settings, rank, volume.runtime)
                 mover = store.runtime.caps.mover
             else:
                 store = ForeignStore(mine, codec, open_store, quota.capacity_bytes)

@@ -77,6 +77,11 @@ class Quota:
         return self._make_room(lambda: used_bytes(*self.folders) <= self.capacity_bytes, mine, is_needed=False)
 
     @property
+    def most_bytes(self) -> int:
+        """Of pool files, of one engine that is alone."""
+        return self.capacity_bytes - self._spare_bytes
+
+    @property
     def _spare_bytes(self) -> int:
         return min(_MANIFEST_BYTES, self.capacity_bytes // 16)
 

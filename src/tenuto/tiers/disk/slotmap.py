@@ -41,6 +41,10 @@ class SlotMap:
         """One file less."""
         self._stops.pop()
 
+    def cut_last(self, n_slots: int) -> None:
+        """The last file has `n_slots` slots from now on."""
+        self._stops[-1] = self._stops[-2] + n_slots
+
     def place(self, slot: int) -> tuple[int, int]:
         """(file, index in it). Raises `StoreError` (MISSING) for a slot that no file has."""
         number = bisect_right(self._stops, slot) - 1

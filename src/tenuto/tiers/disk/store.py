@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -151,6 +151,49 @@ class DiskStore:
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""
         self._manifest.delete(slots)
+        self._growth.used(self._manifest.n_blocks)
+
+    def attach(self, arena: memoryview) -> None:
+        """Most buffers will lie in this memory, until `detach`."""
+        self.buffers.attach(arena)
+
+    def detach(self) -> None:
+        """They will no more. Not while one of them is in use."""
+        self.buffers.detach()
+
+    def stamps(self) -> dict[int, int]:
+        """When the block in each slot was listed: more is later, in all folders. Raises `StoreError`."""
+        return self._manifest.stamps()
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that are listed."""
+        return self._manifest.n_blocks
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks that there will be room for when it has grown."""
+        return self._growth.most_slots
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the pool files."""
+        return self._growth.slots.n_slots * self._extent_bytes
+
+    def find(self, hashes: Iterable[BlockHash]) -> dict[BlockHash, tuple[int, BlockKey]]:
+        """(slot, key) of those of these blocks that are listed. Raises `StoreError`."""
+        return self._manifest.find(hashes)
+
+    def blocks_from(self, slot: int, most: int) -> list[tuple[int, BlockKey]]:
+        """(slot, key) of up to `most` listed blocks in `slot` and behind it, the last first. Raises `StoreError`."""
+        return self._manifest.blocks_from(slot, most)
+
+    def give_back(self, n_slots: int) -> int:
+        """Cut the pool files off behind the first `n_slots` slots; the bytes that are free now. Raises `StoreError`.
+
+        Nothing may be listed there, nor be read or written meanwhile. Slots come back when more of them are used.
+        """
+        return self._growth.give_back(n_slots)
 
     def reset(self, namespace: bytes, epoch: int) -> None:
         """See `Store`."""

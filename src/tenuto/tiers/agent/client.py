@@ -1,0 +1,119 @@
+"""An agent of another process, by its socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from tenuto.errors import Cause, ConfigError, StoreError
+from tenuto.tiers.agent.address import CONTROL, short_address
+from tenuto.tiers.agent.messages import (
+    AgentInfo,
+    Answer,
+    Compact,
+    Compacted,
+    Describe,
+    Drop,
+    Get,
+    Move,
+    Moved,
+    Put,
+    Refused,
+    Register,
+    Request,
+    Unregister,
+)
+from tenuto.tiers.disk.instance import instances, namespaces
+
+_MOST_BYTES = 1 << 30
+_T = TypeVar("_T")
+
+_encoder = msgspec.msgpack.Encoder()
+_answers = msgspec.msgpack.Decoder(Answer | Refused)
+
+
+def find_agents(root: Path) -> list[Path]:
+    """The sockets of all agents under a disk root; one whose process was killed is there until it is started again."""
+    folders = [rank for home in namespaces(root) for instance in instances(home) for rank in instance.glob("rank-*")]
+    return sorted(path for folder in folders if (path := folder / CONTROL).is_socket())
+
+
+class AgentClient:
+    """See `StorageAgent` for what the methods do and raise; one at a time.
+
+    Raises `StoreError` (MISSING) when nobody answers, at the beginning or later; make another one then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        """The socket, as `find_agents` gives it."""
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with short_address(path) as address:
+                client.connect(address)
+        except OSError as error:
+            client.close()
+            raise StoreError(Cause.MISSING, f"no agent answers at {path} ({error.strerror or error})") from None
+        self._connection = Connection(client.detach())
+
+    def describe(self) -> AgentInfo:
+        """See `StorageAgent`."""
+        return self._ask(Describe(), AgentInfo)
+
+    def register_volume(self, name: str, url: str, capacity_bytes: int) -> None:
+        """See `StorageAgent`."""
+        self._ask(Register(name, url, capacity_bytes), type(None))
+
+    def unregister_volume(self, name: str) -> Moved:
+        """See `StorageAgent`."""
+        return self._ask(Unregister(name), Moved)
+
+    def move(self, hashes: Sequence[bytes], volume: str) -> Moved:
+        """See `StorageAgent`."""
+        return self._ask(Move(tuple(hashes), volume), Moved)
+
+    def drop(self, hashes: Sequence[bytes]) -> int:
+        """See `StorageAgent`."""
+        return self._ask(Drop(tuple(hashes)), int)
+
+    def compact(self, volume: str) -> Compacted:
+        """See `StorageAgent`."""
+        return self._ask(Compact(volume), Compacted)
+
+    def get(self, block: bytes) -> bytes:
+        """See `StorageAgent`."""
+        return self._ask(Get(block), bytes)
+
+    def put(self, extent: bytes) -> None:
+        """See `StorageAgent`."""
+        self._ask(Put(extent), type(None))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.close()
+
+    def _ask(self, request: Request, kind: type[_T]) -> _T:
+        try:
+            self._connection.send_bytes(_encoder.encode(request))
+            answer = _answers.decode(self._connection.recv_bytes(_MOST_BYTES))
+        except (EOFError, OSError) as error:
+            raise StoreError(Cause.MISSING, f"the agent at {self.path} is gone ({error or 'it hung up'})") from None
+        except msgspec.DecodeError as error:
+            raise StoreError(Cause.CORRUPT, f"the agent at {self.path} is of another version: {error}") from None
+        if isinstance(answer, Refused):
+            raise StoreError(Cause(answer.cause), answer.message) if answer.cause else ConfigError(answer.message)
+        if not isinstance(answer.value, kind):
+            raise StoreError(Cause.CORRUPT, f"the agent at {self.path} answers something else than it was asked")
+        return answer.value
+
+    def __enter__(self) -> AgentClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
