@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from tenuto.events.wire import RouterBlock, chain_seed, router_blocks
+from tenuto.events.wire import RouterBlock, Scope, router_blocks
 from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.testing.blocks import NAMESPACE
 from tenuto.tokens import ExtraKeys, HashChain, TokenBlock
@@ -39,7 +39,7 @@ NAMES = sorted(BLOCKS)
 def routed(chain: HashChain, extra: ExtraKeys) -> list[RouterBlock]:
     """The blocks of a router for this prompt."""
     tokens = b"".join(chain.block(index).token_bytes for index in range(len(chain.hashes)))
-    return router_blocks(tokens, ROUTER_TOKENS, chain_seed(extra.lora_name, extra.salt))
+    return router_blocks(tokens, ROUTER_TOKENS, Scope(extra.lora_name, extra.salt))
 
 
 ROUTED: dict[bytes, list[RouterBlock]] = {}

@@ -10,7 +10,7 @@ import msgspec
 from tenuto.errors import ConfigError
 from tenuto.events.wire.ledger import Content, Ledger, Sink
 from tenuto.events.wire.places import Place
-from tenuto.events.wire.router import chain_seed
+from tenuto.events.wire.router import Scope
 from tenuto.pools.facts import Cleared, Fact, Removed, Stored
 from tenuto.tokens import BlockHash, TokenBlock
 
@@ -101,5 +101,5 @@ class TierBlocks:
 def _content(block: TokenBlock) -> Content[BlockHash]:
     parts, key = read_extra(block.extra), block.key
     parent = None if block.index == 0 else key.parent
-    seed = chain_seed(parts.lora_name, parts.salt)
-    return Content(key.hash, parent, block.token_bytes, seed, is_opaque=bool(parts.media))
+    scope = Scope(parts.lora_name, parts.salt)
+    return Content(key.hash, parent, block.token_bytes, scope, is_opaque=bool(parts.media))
