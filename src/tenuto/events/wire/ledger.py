@@ -76,6 +76,10 @@ class Ledger(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self.places
 
+    def wants(self, key: K) -> bool:
+        """Whether it is somewhere, and what it holds is not known."""
+        return key in self.places and key not in self._known and key not in self._waiting
+
     def store(self, key: K, place: Place) -> None:
         """`key` is in `place`, too."""
         is_new = key not in self.places
@@ -87,7 +91,7 @@ class Ledger(Generic[K]):
     def learn(self, content: Content[K]) -> None:
         """Take in what a block holds; of one that is nowhere, or known already, this does nothing."""
         key, parent = content.key, content.parent
-        if key not in self.places or key in self._known or key in self._waiting:
+        if not self.wants(key):
             return
         if parent is None or parent in self._known:
             self._resolve(content)
