@@ -91,6 +91,14 @@ class Tiers:
                 for (tier, volume), names in self.places.items():
                     if tier is fact.tier and fact.volume in ("", volume):
                         names.clear()
+        self._chain()
+
+    def learn(self, names: Sequence[bytes]) -> None:
+        """The tokens of these are told, of those that are somewhere."""
+        self.known |= self.names & set(names)
+        self._chain()
+
+    def _chain(self) -> None:
         for name in sorted(self.names & self.known, key=lambda name: BLOCKS[name].index):
             if BLOCKS[name].index == 0 or BLOCKS[name].key.parent in self.chained:
                 self.chained.add(name)

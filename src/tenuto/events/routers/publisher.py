@@ -231,6 +231,7 @@ class RouterPublisher:
 
     def _add(self, events: Sequence[EngineEvent]) -> None:
         self._history.add(encode_batch(events, time.time(), self._dp_rank), 1, 0.0)
+        self._send()  # before it has to make room
         self._beat_at = self._clock() + self._settings.idle_s
 
     def _send(self) -> bool:
