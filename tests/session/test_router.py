@@ -10,6 +10,7 @@ from tenuto.errors import ConfigError
 from tenuto.events.wire.vllm import AllBlocksCleared, BlockRemoved
 from tenuto.testing.nats_broker import free_port
 from tenuto.tiers.store import Capacity
+from tenuto.tokens import HashChain
 from tests.events.dynamo_indexer import DynamoIndexer
 from tests.events.made_engine import MadeEngine, stored
 from tests.session.session_rig import BLOCK, LAYOUT, NAMESPACE, PAGE, Rig, View
@@ -64,31 +65,31 @@ def load(rig, tokens, name="again"):
 
 
 def test_what_is_stored_evicted_and_reset_is_found_or_not(dynamo, start, url):
-    rig = start(url, n_host=8, disk_slots=0, engine_index=0)
+    rig = start(url, n_host=12, disk_slots=0)
     dynamo.register(WORKER, url, PAGE)
     rig.compute(View("a", PROMPT))
     dynamo.wait(PROMPT, {(WORKER, 0): len(PROMPT)})
     dynamo.wait(OTHER, {(WORKER, 0): 2 * BLOCK})
     rig.compute(View("s", PROMPT, salt="tenant"))
     dynamo.wait(PROMPT, {(WORKER, 0): len(PROMPT)}, cache_salt="tenant")
+    host, names = rig.leader.manager.host, chain_of(rig, PROMPT).hashes
+    lengths = []
     for number in range(4):  # other prompts take the slots
-        rig.compute(View(f"b{number}", [1000 * (number + 1) + i for i in range(2 * BLOCK)]))
-    held = {key.hash for key in rig.leader.manager.host.registered(0, 8)}
-    left = sum(name in held for name in chain_hashes(rig, PROMPT))
-    assert left < 4
-    dynamo.wait(PROMPT, {(WORKER, 0): left * BLOCK} if left else {})
+        rig.compute(View(f"b{number}", [1000 * (number + 1) + i for i in range(BLOCK)]))
+        held = {key.hash for key in host.registered(0, len(host))}
+        lengths.append(next((n for n, name in enumerate(names) if name not in held), 4))
+        dynamo.wait(PROMPT, {(WORKER, 0): lengths[-1] * BLOCK} if lengths[-1] else {})
+    assert len(set(lengths)) > 1
     rig.leader.reset()
-    dynamo.wait([4000 + i for i in range(2 * BLOCK)], {})
+    dynamo.wait([4000 + i for i in range(BLOCK)], {})
     rig.compute(View("c", PROMPT))
     dynamo.wait(PROMPT, {(WORKER, 0): len(PROMPT)})
 
 
-def chain_hashes(rig, tokens):
-    from tenuto.tokens import HashChain
-
+def chain_of(rig, tokens):
     chain = HashChain(rig.leader._namespace.digest, BLOCK)
     chain.append(tokens)
-    return chain.hashes
+    return chain
 
 
 def test_a_started_worker_is_told_of_its_disk_when_a_request_has_asked(dynamo, start, url):
@@ -114,6 +115,19 @@ def test_a_started_worker_is_told_of_its_disk_when_a_request_has_asked(dynamo, s
     assert load(rig, OTHER) == 2 * BLOCK
     dynamo.wait(PROMPT, {(WORKER, 0): 2 * BLOCK})
     assert load(rig, PROMPT, "whole") == 4 * BLOCK
+    dynamo.wait(PROMPT, {(WORKER, 0): len(PROMPT)})
+
+
+def test_what_another_engine_has_is_told_when_it_is_here_too(dynamo, start, url):
+    rig = start(url)
+    chain = chain_of(rig, PROMPT)
+    entries = [(index, chain.key(index)) for index in range(4)]
+    capacity = Capacity(64, is_growing=False)
+    rig.leader.connect({0: Handshake(0, LAYOUT.extent_bytes, NAMESPACE.digest, capacity, peers={"other": entries})})
+    dynamo.register(WORKER, url, PAGE)
+    time.sleep(0.2)
+    assert dynamo.find(PROMPT) == {}
+    assert load(rig, PROMPT) == len(PROMPT)
     dynamo.wait(PROMPT, {(WORKER, 0): len(PROMPT)})
 
 

@@ -30,6 +30,7 @@ _RETRY_S = 0.05
 _LEAST_LINGER_S = 0.002
 _MOST_LINGER_S = 0.05
 _PIECE = 256  # items of the queue between two looks at the readers
+_BREATH = 64  # blocks, behind which the engine's thread may have its interpreter back
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +203,13 @@ class RouterPublisher:
                 self._schema.take_engine(batch)
 
     def _take_told(self) -> None:
+        n_at_once = 0
         for _ in range(min(len(self._queue), _PIECE)):
             what, n = self._queue.popleft()
+            n_at_once += n
+            if n_at_once > _BREATH:
+                n_at_once = 0
+                time.sleep(0)
             match what:
                 case _Mark():
                     self._n_marks_taken += 1  # before the look at the pools: what is lost behind it has another
@@ -232,6 +238,7 @@ class RouterPublisher:
     def _add(self, events: Sequence[EngineEvent]) -> None:
         self._history.add(encode_batch(events, time.time(), self._dp_rank), 1, 0.0)
         self._send()  # before it has to make room
+        time.sleep(0)
         self._beat_at = self._clock() + self._settings.idle_s
 
     def _send(self) -> bool:
