@@ -1,6 +1,8 @@
 """A leader tells routers what its worker has: Dynamo's own indexer reads it, and finds the right worker and length."""
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 import zmq
@@ -17,6 +19,7 @@ from tests.session.session_rig import BLOCK, LAYOUT, NAMESPACE, PAGE, Rig, View
 
 pytestmark = pytest.mark.adapter
 
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "events.md"
 WORKER = 7
 PROMPT = [100 + i for i in range(4 * BLOCK)]
 OTHER = PROMPT[: 2 * BLOCK] + [500 + i for i in range(2 * BLOCK)]
@@ -219,3 +222,11 @@ def test_what_is_wrong_is_said_in_one_line(start, url):
     ):
         with pytest.raises(ConfigError, match=why):
             start(f"zmq://127.0.0.1:{free_port()}", wrong)
+
+
+def test_the_guides_lines_show_what_is_told(start, url, capsys):
+    (example,) = re.findall(r"^```python\n(import zmq\n.*?)^```$", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    port = url.rpartition(":")[2]
+    start(url)  # an empty message is soon sent
+    exec(example.replace("5560", port), {})
+    assert re.fullmatch(r"\d+ 0 \[\]\n", capsys.readouterr().out)
