@@ -150,11 +150,11 @@ def test_a_snapshot_is_of_the_moment_it_was_asked_for():
     whole, _ = held(rig.way.sent)
     rig.way.answers[0] = []
     rig.way.questions.append(Question(0, 0))
-    rig.way.n_later = 1
-    rig.publisher.turn()
-    rig.publisher.publish([Cleared(HOST)])
+    rig.publisher.publish([Cleared(HOST)])  # told in the same round, behind it
     rig.turn()
     assert held(rig.way.answers[0][:-1])[0] == whole
+    assert rig.way.answered[0][:-1] == list(range(8))
+    assert rig.way.numbers == list(range(9))
     assert held(rig.way.sent)[0] == set()
 
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable
 from tenuto import config
 from tenuto.events.routers.enginestream import EngineEndpoints, EngineStream
 from tenuto.events.routers.publisher import RouterPublisher, RouterSettings
-from tenuto.events.ways import make_sender
 from tenuto.events.ways.address import parse_router_address
+from tenuto.events.ways.zeromq import ZmqSender
 from tenuto.events.wire.schemas import TiersSchema, WorkerSchema
 from tenuto.metrics import Recorder
 from tenuto.pools.facts import Stored
+
+_MOST_QUEUED = 1000
+"""Messages that wait for a reader that is slow: they are large, with tokens, and it can ask for what is dropped."""
 
 
 def open_router(
@@ -33,7 +36,7 @@ def open_router(
     address = parse_router_address(settings.router_url, "events.router_url").of_rank(rank)
     is_whole = settings.router_schema == "dynamo"
     schema = WorkerSchema(block_tokens, page_tokens) if is_whole else TiersSchema(block_tokens, rank)
-    sender = make_sender(address)
+    sender = ZmqSender(address, _MOST_QUEUED)
     stream = EngineStream(engine) if is_whole and engine is not None else None
     try:
         publisher = RouterPublisher(sender, schema, rank, inventory, stream, RouterSettings(idle_s=settings.idle_s))

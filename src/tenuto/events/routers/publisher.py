@@ -257,18 +257,25 @@ class RouterPublisher:
         """They are given the messages from a number on; where these are gone, all there is, numbered up to the last."""
         first = question.first or 0
         entries = iter(()) if first >= self._history.end else self._history.since(first)
-        messages = self._snapshot(self._schema.snapshot()) if entries is None else None
-        self._answers.begin(question.asker, messages or ((entry.first, entry.payload) for entry in entries or ()))
+        if entries is None:
+            self._answers.begin(question.asker, self._snapshot())
+        else:
+            self._answers.begin(question.asker, ((entry.first, entry.payload) for entry in entries))
 
-    def _snapshot(self, parts: Sequence[SnapshotPart]) -> Iterator[tuple[int, bytes]]:
+    def _snapshot(self) -> Iterator[tuple[int, bytes]]:
+        """What there is now, and the numbers of now; encoded when it is sent."""
         messages: list[list[SnapshotPart]] = [[]]
         n = 0
-        for part in parts:
+        for part in self._schema.snapshot():
             if messages[-1] and n + part.n_blocks > self._settings.message_blocks:
                 messages.append([])
                 n = 0
             messages[-1].append(part)
             n += part.n_blocks
         first = self._history.end - len(messages)
-        for number, message in enumerate(messages, first):
-            yield max(_FIRST, number), encode_batch([part.make() for part in message], time.time(), self._dp_rank)
+        numbered = list(enumerate(messages, first))
+        time_s, rank = time.time(), self._dp_rank
+        return (
+            (max(_FIRST, number), encode_batch([part.make() for part in message], time_s, rank))
+            for number, message in numbered
+        )

@@ -31,12 +31,13 @@ def import_zmq(setting: str) -> Any:
 
 
 class ZmqSender:
-    """Binds both ports. A reader that is slow or gone costs nothing but its own messages."""
+    """Binds both ports. A reader that is slow or gone costs nothing but its own messages, of which so many are kept."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, most_queued: int = _MOST_QUEUED) -> None:
         self._zmq = import_zmq(address.setting)
         self._address = address
         self._topic = address.topic.encode()
+        self._most_queued = most_queued
         self._context: zmq.Context[zmq.Socket[bytes]] = self._zmq.Context(io_threads=1)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
@@ -45,10 +46,10 @@ class ZmqSender:
         """Bind. Raises `ConfigError` when a port is taken."""
         zmq = self._zmq
         self._publisher = self._context.socket(zmq.PUB)
-        self._publisher.setsockopt(zmq.SNDHWM, _MOST_QUEUED)
+        self._publisher.setsockopt(zmq.SNDHWM, self._most_queued)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.setsockopt(zmq.SNDHWM, _MOST_QUEUED)
+        self._router.setsockopt(zmq.SNDHWM, self._most_queued)
         host = "127.0.0.1" if self._address.host == "localhost" else self._address.host
         for socket, port in ((self._publisher, self._address.port), (self._router, self._address.replay_port)):
             socket.setsockopt(zmq.LINGER, 0)
