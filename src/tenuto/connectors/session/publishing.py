@@ -15,7 +15,6 @@ def publish(leader: Leader) -> None:
     setup, manager, feed = leader.setup, leader.manager, leader.feed
     layout, events, rank = setup.layout, setup.config.events, setup.engine_index
     pools = ((TierKind.HOST, manager.host), (TierKind.DISK, manager.disk))
-    # What listens comes last: it would have to be ended if another could not.
     engine = setup.engine_events if events.engine_url == "auto" else None
     if events.engine_url not in ("", "auto"):
         engine = engine_endpoints(events.engine_url, rank)
