@@ -43,6 +43,11 @@ def test_what_is_no_size_is_refused(text):
         parse_size(text, "some.setting")
 
 
+NOT_OF_THE_ENGINE = (
+    'the schema "vllm" tells nothing of the engine; give events.router_schema "dynamo", or leave this out'
+)
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
@@ -81,6 +86,17 @@ def test_what_is_no_size_is_refused(text):
                 f"tiers.disk.{name}: there is no disk tier without tiers.disk.path; give that folder, or leave this out"
                 for name in ("store", "poll_s")
             ),
+        ),
+        (
+            {"events": {"router_schema": "vllm", "engine_url": "zmq://h:1"}},
+            "\n".join(
+                f"events.{name}: routers are told nothing without events.router_url; give that, or leave this out"
+                for name in ("router_schema", "engine_url")
+            ),
+        ),
+        (
+            {"events": {"router_url": "zmq://*:1", "router_schema": "vllm", "engine_url": "zmq://h:1"}},
+            f"events.engine_url: {NOT_OF_THE_ENGINE}",
         ),
         ({"tiers": {"disk": "/x"}}, "tiers.disk: expected a group of settings, got '/x'"),
         ({"tiers": {"disk": {"io_threads": 257}}}, "tiers.disk.io_threads: 257 is out of range; give 0 to 256"),

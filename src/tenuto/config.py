@@ -156,7 +156,7 @@ class Runtime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Events(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of blocks, told to others; off while `url` is empty."""
+    """What becomes of blocks, told to others; off while `url` is empty, and to routers while `router_url` is."""
 
     url: Url = ""
     """"zmq://HOST:PORT" to listen at, or a broker's "nats://HOST:PORT/SUBJECT". With zmq, each rank of data parallelism
@@ -167,6 +167,14 @@ class Events(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The name of this engine in events, the same when it is started again. "auto": the engine's own id."""
     idle_s: Annotated[float, msgspec.Meta(ge=0.1, le=_MOST_SECONDS)] = 10.0
     """A heartbeat is sent when there was nothing to tell for so long."""
+    router_url: Url = ""
+    """"zmq://HOST:PORT" to listen at for routers, who hear what vLLM's own publisher would tell."""
+    router_schema: Literal["dynamo", "vllm"] = "dynamo"
+    """What routers are told. "dynamo": the engine's device and our tiers as one, in blocks of the engine's size.
+    "vllm": our tiers alone, in the media CPU and STORAGE, in blocks of `layout.block_tokens`."""
+    engine_url: Url = "auto"
+    """Where the engine tells of its device's blocks, for the schema "dynamo": "zmq://HOST:PORT?replay=PORT". "auto":
+    what vLLM's `kv_events_config` says, if it has one; empty: routers are told of our tiers alone."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -248,7 +256,21 @@ def load_config(settings: dict[str, Any]) -> Config:
 
 def find_conflicts(config: Config) -> list[Fault]:
     """Settings that are right alone, and not together."""
-    disk = config.tiers.disk
+    return [*_disk_conflicts(config.tiers.disk), *_event_conflicts(config.events)]
+
+
+def _event_conflicts(events: Events) -> list[Fault]:
+    if not events.router_url:
+        given = [name for name in ("router_schema", "engine_url") if getattr(events, name) != getattr(Events(), name)]
+        why = "routers are told nothing without events.router_url; give that, or leave this out"
+        return [Fault(f"events.{name}", why) for name in given]
+    if events.router_schema == "vllm" and events.engine_url not in ("", "auto"):
+        why = 'the schema "vllm" tells nothing of the engine; give events.router_schema "dynamo", or leave this out'
+        return [Fault("events.engine_url", why, ("events.router_schema",))]
+    return []
+
+
+def _disk_conflicts(disk: Disk) -> list[Fault]:
     if not disk.path:
         given = [leaf.name for leaf in leaves(Disk) if getattr(disk, leaf.name) != leaf.default]
         why = "there is no disk tier without tiers.disk.path; give that folder, or leave this out"

@@ -135,6 +135,14 @@ EVENT_LAG_SECONDS = Metric(
     "tenuto_event_lag_seconds", _GAUGE, "How long the oldest of them waits", "events.lag_seconds"
 )
 
+ROUTER_BATCHES = Metric("tenuto_router_batches_total", _COUNTER, "Batches that were sent to routers", "router.batches")
+ROUTER_LOST = Metric(
+    "tenuto_router_lost_events_total", _COUNTER, "Events that had no room on the way to routers",
+    "router.lost",
+)  # fmt: skip
+ROUTER_LAG = Metric("tenuto_router_waiting_events", _GAUGE, "Events that wait on the way to routers", "router.lag")
+ROUTER_BLOCKS = Metric("tenuto_router_blocks", _GAUGE, "Blocks that routers know of, as they count", "router.blocks")
+
 TABLE = (
     ASKED_TOKENS, ENGINE_TOKENS, FOUND_TOKENS, GATED_TOKENS, LOADED_TOKENS, FAILED_TOKENS, LOADS, LOAD_SECONDS,
     LOOKUP_SECONDS, PREFILL_RATE, LOAD_RATE,
@@ -142,6 +150,7 @@ TABLE = (
     IN_FLIGHT, BACKLOG_BLOCKS, PEER_BLOCKS, REQUESTS,
     TIER_BLOCKS, TIER_LEASED_BLOCKS, TIER_CAPACITY_BLOCKS, TIER_BYTES, TIER_CAPACITY_BYTES, EVICTED_BLOCKS,
     EVENTS, EVENT_BATCHES, EVENTS_LOST, EVENT_SNAPSHOTS, EVENT_REPLAYS, EVENT_LAG, EVENT_LAG_SECONDS,
+    ROUTER_BATCHES, ROUTER_LOST, ROUTER_LAG, ROUTER_BLOCKS,
 )  # fmt: skip
 BY_NAME = {metric.name: metric for metric in TABLE}
 

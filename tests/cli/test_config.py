@@ -159,6 +159,16 @@ def test_a_url_of_events_is_looked_at(capsys):
     shown = capsys.readouterr().err
     assert shown.startswith("tenuto config: events.url: 'nats://...@broker:4222' has no subject")
     assert shown.count("\n") == 1
+    assert main(["config", "--events.router_url", "zmq://*:5560"]) == 0
+    assert 'router_url = "zmq://*:5560"' in capsys.readouterr().out
+    for name in ("router_url", "engine_url"):
+        url = {"router_url": "zmq://*:5560"} | {name: "nats://broker:4222/kv"}
+        assert main(["config", *(word for key, value in url.items() for word in (f"--events.{key}", value))]) == 1
+        shown = capsys.readouterr().err
+        assert (
+            shown
+            == f"tenuto config: events.{name}: 'nats://broker:4222/kv' is no way that is known; give zmq://HOST:PORT\n"
+        )
 
 
 def test_more_host_memory_than_the_machine_has_is_a_warning_that_names_it(capsys, tmp_path):

@@ -6,7 +6,9 @@ import pytest
 
 from tenuto.events.consolidator import Consolidator
 from tenuto.events.wire import encode_events, read_message
+from tenuto.testing.nats_broker import free_port
 from tests.engine.tiny import BLOCK_TOKENS, PAGE_TOKENS, prompt
+from tests.events.dynamo_indexer import DynamoIndexer
 
 pytestmark = pytest.mark.engine
 
@@ -78,19 +80,40 @@ class Router:
         return self.tree.find_matches(hashes).scores.get((WORKER, 0), 0) * PAGE_TOKENS
 
 
-def test_the_routers_tree_knows_what_the_engine_and_the_tiers_have(start, dynamo):
+@pytest.fixture
+def indexer():
+    indexer = DynamoIndexer()
+    yield indexer
+    indexer.close()
+
+
+def test_the_routers_tree_knows_what_the_engine_and_the_tiers_have(start, dynamo, indexer):
     config = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": EVENTS, "replay_endpoint": REPLAY}
-    engine = start(kv_events_config=config)
+    url = f"zmq://127.0.0.1:{free_port()}"
+    engine = start({"events": {"router_url": url, "idle_s": 0.2}}, kv_events_config=config)
+    indexer.register(WORKER, url, PAGE_TOKENS)
     router = Router(dynamo, engine)
     ids = prompt(1, 300)
     other = ids[:160] + prompt(2, 100)
-    assert router.tokens_of(ids) == 0
+
+    def check(*expected):
+        """By Dynamo's tree here, and by its indexer, which reads what is published."""
+        assert (router.tokens_of(ids), router.tokens_of(other)) == expected
+        for tokens, n in zip((ids, other), expected, strict=True):
+            indexer.wait(tokens, {(WORKER, 0): n} if n else {})
+
+    check(0, 0)
     engine.ask(ids)
     engine.ask(other)
-    assert (router.tokens_of(ids), router.tokens_of(other)) == (288, 256)  # on the device, by pages
+    check(288, 256)  # on the device, by pages
     router.forgotten()
-    assert (router.tokens_of(ids), router.tokens_of(other)) == (256, 256)  # in our tiers, by blocks
+    check(256, 256)  # in our tiers, by blocks
     assert engine.ask(ids)[0] == 256
-    assert router.tokens_of(ids) == 288
+    check(288, 256)
     router.forgotten(tiers=True)
-    assert (router.tokens_of(ids), router.tokens_of(other)) == (0, 0)
+    check(0, 0)
+    engine.ask(ids)
+    check(288, 160)
+    engine.leader.feed.router.close()
+    engine.leader.feed.router = None
+    indexer.wait(ids, {})

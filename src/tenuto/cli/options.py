@@ -50,7 +50,7 @@ def read_sources(args: argparse.Namespace) -> list[Source]:
 
 
 def check_plugins(settings: Settings) -> list[str]:
-    """Look at the classes of others that the settings name, and at `events.url`; a warning for each that is not here.
+    """Look at the classes of others that the settings name, and at the URLs; a warning for each that is not here.
 
     Raises `ConfigError` for one that is here and of no use.
     """
@@ -74,8 +74,7 @@ def check_plugins(settings: Settings) -> list[str]:
             look(spec, name)
         except ConfigError as error:
             raise ConfigError(f"{settings.where(name)}{error}") from None
-    if settings.config.events.url:
-        _look_at_url(settings)
+    _look_at_urls(settings)
     return warnings
 
 
@@ -90,13 +89,19 @@ def _why_absent(spec: str, setting: str) -> str:
 # What these import is half of a command's start.
 
 
-def _look_at_url(settings: Settings) -> None:
-    from tenuto.events import parse_address
+def _look_at_urls(settings: Settings) -> None:
+    from tenuto.events.ways.address import parse_address, parse_router_address
 
-    try:
-        parse_address(settings.config.events.url)
-    except ConfigError as error:
-        raise ConfigError(f"{settings.where('events.url')}{error}") from None
+    events = settings.config.events
+    for name, parse in (
+        ("url", parse_address), ("router_url", parse_router_address), ("engine_url", parse_router_address),
+    ):  # fmt: skip
+        url = getattr(events, name)
+        try:
+            if url and (name, url) != ("engine_url", "auto"):
+                parse(url, f"events.{name}")
+        except ConfigError as error:
+            raise ConfigError(f"{settings.where(f'events.{name}')}{error}") from None
 
 
 def _load_policy(spec: str, setting: str) -> None:

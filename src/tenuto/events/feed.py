@@ -1,4 +1,4 @@
-"""From a manager to its publisher, where there is one."""
+"""From a manager to its publishers, where there are any."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from tenuto import config
 from tenuto.events.batch import Source
 from tenuto.events.grouping import BlockShape
 from tenuto.events.publisher import Publisher, PublisherSettings
+from tenuto.events.routers import RouterPublisher
 from tenuto.events.ways import make_sender, parse_address
 from tenuto.metrics import Recorder
 from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
-from tenuto.tokens import BlockKey
+from tenuto.tokens import BlockKey, HashChain
 
 
 class Feed:
@@ -21,12 +22,23 @@ class Feed:
     def __init__(self, take: Callable[[], Sequence[Fact]]) -> None:
         self._take = take
         self.publisher: Publisher | None = None
+        self.router: RouterPublisher | None = None
+        """Is told the same, for routers."""
 
     def __call__(self) -> None:
         """Pass on what `take` gives."""
         facts = self._take()
-        if facts and self.publisher is not None:
+        if not facts:
+            return
+        if self.publisher is not None:
             self.publisher.publish(facts)
+        if self.router is not None:
+            self.router.publish(facts)
+
+    def found(self, chain: HashChain, n_blocks: int) -> None:
+        """A prompt's first `n_blocks` blocks were found: routers need its tokens."""
+        if self.router is not None:
+            self.router.learn(chain, n_blocks)
 
     def tell(self, fact: type[Stored | Removed], tier: TierKind, keys: Sequence[BlockKey]) -> None:
         """Publish one more fact, of blocks that `take` does not tell of."""
@@ -46,6 +58,8 @@ class Feed:
         if self.publisher is not None:
             self.publisher.publish([Cleared(TierKind.DEVICE), Cleared(TierKind.HOST)])
             self.publisher.close()
+        if self.router is not None:
+            self.router.close()
 
 
 def worker_name(settings: config.Events, worker: str) -> str:

@@ -20,10 +20,10 @@ class Entry:
 
 
 class History:
-    """The last batches, `most_bytes` of them at most. Numbers follow each other without a gap."""
+    """The last batches, `most_bytes` of them at most. Numbers follow each other without a gap, from `first` on."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.end = 1
+    def __init__(self, most_bytes: int, first: int = 1) -> None:
+        self.end = first
         """The number that comes next."""
         self._most_bytes = most_bytes
         self._n_bytes = 0

@@ -25,6 +25,9 @@ ENGINES_ALONE = (
     "runtime.metrics_port",
     "runtime.trace_file",
     "runtime.record_file",
+    "events.router_url",
+    "events.router_schema",
+    "events.engine_url",
 )
 """Settings that say nothing without an engine."""
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenuto.events.consolidator import Consolidator
-from tenuto.events.wire import chain_seed, encode_events, read_batch, router_blocks
+from tenuto.events.wire import Scope, encode_events, read_batch, router_blocks
 from tenuto.events.wire.vllm import AllBlocksCleared, BlockRemoved, BlockStored, EngineBatch
 from tenuto.pools.facts import Cleared, Removed, TierKind
 from tests.events.wire.worlds import (
@@ -233,7 +233,7 @@ def test_a_salt_that_reads_as_its_adapter_is_a_salt():
     tokens = list(range(ROUTER_TOKENS))
     event = stored(CHAIN, EXTRA, 0, 1, token_ids=tokens, lora_name="x", extra_keys=[("x", "x")])
     (sent,) = of_engine(make(), event)
-    (expected,) = router_blocks(bits(tokens), ROUTER_TOKENS, chain_seed("x", "x"))
+    (expected,) = router_blocks(bits(tokens), ROUTER_TOKENS, Scope("x", "x"))
     assert sent.data.stored.blocks[0].block_hash == expected.sequence_hash
 
 

@@ -26,9 +26,9 @@ class Told:
         del self.blocks[sequence_hash]
 
 
-def content(name, parent=None, seed=1337):
+def content(name, parent=None):
     """Two blocks of a router."""
-    return Content(name, parent, bits([ord(name[0])] * 8), seed)
+    return Content(name, parent, bits([ord(name[0])] * 8))
 
 
 def make(remembered=100):

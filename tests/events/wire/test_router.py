@@ -30,7 +30,7 @@ def test_a_partial_block_has_no_hash():
 
 def test_the_first_blocks_sequence_hash_is_its_tokens_hash():
     (block,) = router_blocks(bits(range(32)), 32)
-    assert block == (5756925433886871916, 5756925433886871916, None)
+    assert block[:3] == (5756925433886871916, 5756925433886871916, None)
 
 
 def test_a_chain_in_parts_is_the_chain():

@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from tenuto.errors import ConfigError, EventsError
 from tenuto.events.consolidator import Consolidator
 from tenuto.events.wire import VllmEvents, read_batch, read_message
-from tenuto.events.wire.vllm import MEDIA, AllBlocksCleared, BlockRemoved, BlockStored, HashForm, short_hash
+from tenuto.events.wire.schemas import WorkerSchema
+from tenuto.events.wire.vllm import (
+    MEDIA,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    HashForm,
+    encode_batch,
+    short_hash,
+)
 from tenuto.pools.facts import Cleared, Removed, Stored, TierKind
 from tenuto.testing.blocks import make_blocks
 from tenuto.tokens import ExtraKeys, HashChain, MediaSpan
@@ -62,7 +71,11 @@ def test_vllm_reads_what_is_written(version):
         writer.write([Cleared(TierKind.HOST)], 13.0),
         in_bytes.write([Stored(TierKind.DISK, keys[1:], tuple(blocks[1:]))], 14.0),
     ]
-    first, cleared, named = theirs(version, payloads)["decoded"]
+    worker = WorkerSchema(4, 2)
+    salted = tuple(make_chain(ExtraKeys("adapter", "fingerprint", "salt")))
+    worker.take([Stored(TierKind.HOST, tuple(block.key for block in salted), salted)])
+    payloads.append(encode_batch(worker.changes(), 15.0, 2))
+    first, cleared, named, whole = theirs(version, payloads)["decoded"]
     assert first[:2] == [12.25, 3]
     short = [int.from_bytes(key.hash, "big") & (2**64 - 1) for key in keys]
     told, removed = first[2]
@@ -82,6 +95,10 @@ def test_vllm_reads_what_is_written(version):
     ((on_disk),) = named[2]
     assert on_disk["block_hashes"] == [key.hash.hex() for key in keys[1:]]
     assert (on_disk["parent_block_hash"], on_disk["medium"]) == (keys[0].hash.hex(), "STORAGE")
+    (both,) = whole[2]
+    assert whole[:2] == [15.0, 2]
+    assert (len(both["block_hashes"]), both["block_size"], both["token_ids"]) == (6, 2, list(range(100, 112)))
+    assert (both["medium"], both["parent_block_hash"], both["lora_name"]) == (None, None, "adapter")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from tenuto.events.wire import RouterBlock, chain_seed, router_blocks
+from tenuto.events.wire import RouterBlock, Scope, router_blocks
 from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
 from tenuto.testing.blocks import NAMESPACE
 from tenuto.tokens import ExtraKeys, HashChain, TokenBlock
@@ -39,7 +39,7 @@ NAMES = sorted(BLOCKS)
 def routed(chain: HashChain, extra: ExtraKeys) -> list[RouterBlock]:
     """The blocks of a router for this prompt."""
     tokens = b"".join(chain.block(index).token_bytes for index in range(len(chain.hashes)))
-    return router_blocks(tokens, ROUTER_TOKENS, chain_seed(extra.lora_name, extra.salt))
+    return router_blocks(tokens, ROUTER_TOKENS, Scope(extra.lora_name, extra.salt))
 
 
 ROUTED: dict[bytes, list[RouterBlock]] = {}
@@ -91,6 +91,14 @@ class Tiers:
                 for (tier, volume), names in self.places.items():
                     if tier is fact.tier and fact.volume in ("", volume):
                         names.clear()
+        self._chain()
+
+    def learn(self, names: Sequence[bytes]) -> None:
+        """The tokens of these are told, of those that are somewhere."""
+        self.known |= self.names & set(names)
+        self._chain()
+
+    def _chain(self) -> None:
         for name in sorted(self.names & self.known, key=lambda name: BLOCKS[name].index):
             if BLOCKS[name].index == 0 or BLOCKS[name].key.parent in self.chained:
                 self.chained.add(name)

@@ -151,6 +151,7 @@ class Leader:
         tracker.pages = list(pages[: (tracker.hit_at + n_external) // setup.page_tokens])
         skipped = tracker.hit_at - hit.start * setup.layout.block_tokens
         runs = tracker.runs(hit.start, hit.start + hit.n_blocks, skipped // setup.page_tokens)
+        self.feed.found(tracker.chain, hit.start + hit.n_blocks)
         onboard = self.manager.onboard(hit, runs)
         if tracker.is_layered:
             self._layered.extend(onboard.transfers)

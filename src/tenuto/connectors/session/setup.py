@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tenuto.config import Config, in_mib
+from tenuto.events.routers import EngineEndpoints
 from tenuto.memory.layout import ExtentLayout
 from tenuto.tiers.sizes import N_BOUNCE, host_slots, max_writes
 from tenuto.tokens import Namespace
@@ -30,6 +31,8 @@ class Setup:
     """Tokens that the engine computes in a step, at most; 0: not known."""
     engine_index: int = 0
     """Which engine of a server: those of data parallelism have leaders, ranks and tiers of their own."""
+    engine_events: EngineEndpoints | None = None
+    """Where this engine tells of its device's blocks, if it is known to."""
 
     @property
     def pages_per_block(self) -> int:

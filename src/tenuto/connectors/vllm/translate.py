@@ -13,11 +13,13 @@ import torch
 from vllm.config import ModelConfig, VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MLAAttentionSpec
 
+from tenuto.config import Events
 from tenuto.connectors.session.fingerprint import fingerprint_config, fingerprint_weights
 from tenuto.connectors.session.setup import Setup
 from tenuto.connectors.session.tracker import Progress
 from tenuto.connectors.vllm import versions
 from tenuto.errors import ConfigError, UnsupportedModelError
+from tenuto.events.routers import EngineEndpoints, bound_endpoints
 from tenuto.memory.formats import DTYPES, PACKED_HND, KvFormat
 from tenuto.memory.layout import ExtentLayout, choose_block_tokens
 from tenuto.settings import load_settings
@@ -68,7 +70,18 @@ def make_setup(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> Setup
         is_async_scheduled=bool(vllm_config.scheduler_config.async_scheduling),
         max_step_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
         engine_index=parallel.data_parallel_index,
+        engine_events=_engine_events(vllm_config, config.events),
     )
+
+
+def _engine_events(vllm_config: VllmConfig, events: Events) -> EngineEndpoints | None:
+    """Where the engine tells what its device has, if it does and it is wanted. Raises `ConfigError`."""
+    theirs = vllm_config.kv_events_config
+    is_wanted = events.router_url and events.router_schema == "dynamo" and events.engine_url == "auto"
+    if theirs is None or not is_wanted or not theirs.enable_kv_cache_events or theirs.publisher != "zmq":
+        return None
+    rank = vllm_config.parallel_config.data_parallel_index
+    return bound_endpoints(theirs.endpoint, theirs.replay_endpoint, theirs.topic, rank)
 
 
 def number_layers(names: Sequence[str]) -> dict[str, int]:

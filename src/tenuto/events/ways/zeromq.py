@@ -14,28 +14,30 @@ from tenuto.events.ways.way import Delivery, Question
 if TYPE_CHECKING:
     import zmq
 
-TOPIC = b"tenuto"
 END = (-1).to_bytes(8, "big", signed=True)
 _MOST_QUEUED = 10_000  # messages for a reader that is slow; what is more it asks for again
 _EVERYWHERE = ("*", "0.0.0.0", "[::]")
 
 
-def _import_zmq() -> Any:
+def import_zmq(setting: str) -> Any:
+    """Raises `ConfigError` where it is not installed."""
     try:
         import zmq
     except ImportError:
         raise ConfigError(
-            "events.url: zmq:// needs pyzmq, which is not installed; install tenuto[events], or give another way"
+            f"{setting}: zmq:// needs pyzmq, which is not installed; install tenuto[events], or give another way"
         ) from None
     return zmq
 
 
 class ZmqSender:
-    """Binds both ports. A reader that is slow or gone costs nothing but its own messages."""
+    """Binds both ports. A reader that is slow or gone costs nothing but its own messages, of which so many are kept."""
 
-    def __init__(self, address: Address) -> None:
-        self._zmq = _import_zmq()
+    def __init__(self, address: Address, most_queued: int = _MOST_QUEUED) -> None:
+        self._zmq = import_zmq(address.setting)
         self._address = address
+        self._topic = address.topic.encode()
+        self._most_queued = most_queued
         self._context: zmq.Context[zmq.Socket[bytes]] = self._zmq.Context(io_threads=1)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
@@ -44,10 +46,10 @@ class ZmqSender:
         """Bind. Raises `ConfigError` when a port is taken."""
         zmq = self._zmq
         self._publisher = self._context.socket(zmq.PUB)
-        self._publisher.setsockopt(zmq.SNDHWM, _MOST_QUEUED)
+        self._publisher.setsockopt(zmq.SNDHWM, self._most_queued)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.setsockopt(zmq.SNDHWM, _MOST_QUEUED)
+        self._router.setsockopt(zmq.SNDHWM, self._most_queued)
         host = "127.0.0.1" if self._address.host == "localhost" else self._address.host
         for socket, port in ((self._publisher, self._address.port), (self._router, self._address.replay_port)):
             socket.setsockopt(zmq.LINGER, 0)
@@ -56,8 +58,9 @@ class ZmqSender:
                 socket.bind(f"tcp://{host}:{port}")
             except zmq.ZMQError as error:
                 self.close(0.0)
+                why = os.strerror(error.errno)
                 raise ConfigError(
-                    f"events.url: can't listen at {host}:{port} ({os.strerror(error.errno)}); give another port"
+                    f"{self._address.setting}: can't listen at {host}:{port} ({why}); give another port"
                 ) from None
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
@@ -86,13 +89,13 @@ class ZmqSender:
     def send(self, batches: Sequence[tuple[int, bytes]]) -> int:
         """See `Sender`."""
         for first, payload in batches:
-            self._publisher.send_multipart([TOPIC, first.to_bytes(8, "big"), payload])
+            self._publisher.send_multipart([self._topic, first.to_bytes(8, "big"), payload])
         return len(batches)
 
     def answer(self, asker: object, first: int, payload: bytes | None) -> Delivery:
         """See `Sender`."""
         assert isinstance(asker, bytes)
-        rest = [b"", END, b""] if payload is None else [TOPIC, first.to_bytes(8, "big"), payload]
+        rest = [b"", END, b""] if payload is None else [self._topic, first.to_bytes(8, "big"), payload]
         try:
             self._router.send_multipart([asker, b"", *rest], self._zmq.NOBLOCK)
         except self._zmq.Again:
@@ -116,14 +119,14 @@ class ZmqReceiver:
     """Connects to a publisher's two ports, and again whenever it has come back."""
 
     def __init__(self, address: Address) -> None:
-        zmq = self._zmq = _import_zmq()
+        zmq = self._zmq = import_zmq(address.setting)
         host = "127.0.0.1" if address.host in (*_EVERYWHERE, "localhost") else address.host
         self._is_v6 = int(host.startswith("["))
         self._replay = f"tcp://{host}:{address.replay_port}"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._subscriber = self._socket(zmq.SUB)
         self._subscriber.setsockopt(zmq.RCVHWM, _MOST_QUEUED)
-        self._subscriber.setsockopt(zmq.SUBSCRIBE, TOPIC)
+        self._subscriber.setsockopt(zmq.SUBSCRIBE, address.topic.encode())
         self._subscriber.setsockopt(zmq.RECONNECT_IVL, 50)
         self._subscriber.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         self._subscriber.connect(f"tcp://{host}:{address.port}")

@@ -5,7 +5,7 @@ Never: opens a socket or a file, starts a thread or looks at a clock; tells of a
 """
 
 from tenuto.events.wire.dynamo import DynamoEvents, KvCacheEvent, encode_events
-from tenuto.events.wire.router import RouterBlock, chain_seed, router_blocks, tokens_hashes
+from tenuto.events.wire.router import RouterBlock, Scope, chain_seed, router_blocks, tokens_hashes
 from tenuto.events.wire.vllm import EngineBatch, EngineMessage, HashForm, VllmEvents, read_batch, read_message
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "HashForm",
     "KvCacheEvent",
     "RouterBlock",
+    "Scope",
     "VllmEvents",
     "chain_seed",
     "encode_events",

@@ -5,13 +5,13 @@ Prior art: `KvCacheEvent` of `ai-dynamo/dynamo`, `lib/kv-router/src/protocols.rs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
 from tenuto.events.wire.facts import TierBlocks
 from tenuto.events.wire.router import RouterBlock
-from tenuto.events.wire.view import Changes, ReachableView
+from tenuto.events.wire.view import Changes, ReachableView, runs_of
 from tenuto.pools.facts import Fact
 from tenuto.tokens import TokenBlock
 
@@ -77,7 +77,7 @@ class EventWriter:
         parts: list[StoredPart | RemovedPart] = []
         if changes.removed:
             parts.append(RemovedPart(RemoveData(changes.removed)))
-        parts += [StoredPart(_store_data(run)) for run in _runs(changes.stored)]
+        parts += [StoredPart(_store_data(run)) for run in runs_of(changes.stored)]
         return [self._event(part) for part in parts]
 
     def cleared(self) -> KvCacheEvent:
@@ -121,16 +121,6 @@ class DynamoEvents:
         """Raise `InvariantError` unless the books balance."""
         self._tiers.ledger.check()
         self._view.check()
-
-
-def _runs(blocks: Sequence[RouterBlock]) -> list[list[RouterBlock]]:
-    runs: list[list[RouterBlock]] = []
-    for block in blocks:
-        if runs and runs[-1][-1].sequence_hash == block.parent:
-            runs[-1].append(block)
-        else:
-            runs.append([block])
-    return runs
 
 
 def _store_data(run: list[RouterBlock]) -> StoreData:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 
 from tenuto.events.wire.ledger import Content, Ledger, Sink
-from tenuto.events.wire.router import chain_seed
+from tenuto.events.wire.router import Scope
 from tenuto.events.wire.vllm import AllBlocksCleared, BlockRemoved, BlockStored, EngineEvent, EngineHash, ExtraKey
 from tenuto.tokens.chain import TOKEN_BYTES
 
@@ -68,9 +68,9 @@ class EngineBlocks:
             self.ledger.store(name, place)
             extra = keys[number] if number < len(keys) else None
             salt, is_opaque = _salt_of(extra or (), event.lora_name)
-            seed = chain_seed(event.lora_name or "", salt)
+            scope = Scope(event.lora_name or "", salt)
             data = tokens[number * step : (number + 1) * step]
-            self.ledger.learn(Content(name, parent, data, seed, is_opaque))
+            self.ledger.learn(Content(name, parent, data, scope, is_opaque))
             parent = name
 
     def _add_copy(self, name: EngineHash, medium: str) -> None:

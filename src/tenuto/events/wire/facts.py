@@ -9,10 +9,10 @@ import msgspec
 
 from tenuto.errors import ConfigError
 from tenuto.events.wire.ledger import Content, Ledger, Sink
-from tenuto.events.wire.places import Place
-from tenuto.events.wire.router import chain_seed
-from tenuto.pools.facts import Cleared, Fact, Removed, Stored
-from tenuto.tokens import BlockHash, TokenBlock
+from tenuto.events.wire.places import Place, Places
+from tenuto.events.wire.router import Scope
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.tokens import BlockHash, BlockKey, TokenBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,21 @@ def read_extra(extra: bytes) -> ExtraParts:
 def place_of(fact: Fact) -> Place:
     """The place that a fact is about."""
     return fact.tier.value, fact.volume
+
+
+def facts_since(places: Places[BlockHash], stored: Iterable[Stored]) -> list[Fact]:
+    """What has become of the blocks in `places`, where `stored` is all there is now. Removed keys are but hashes."""
+    facts: list[Fact] = []
+    here: dict[Place, set[BlockHash]] = {}
+    for fact in stored:
+        here.setdefault(place_of(fact), set()).update(key.hash for key in fact.keys)
+        facts.append(fact)
+    for place in places.all():
+        left = here.get(place, set())
+        gone = [name for name in places.at(place) if name not in left]
+        if gone:
+            facts.append(Removed(TierKind(place[0]), tuple(BlockKey(name, name, name) for name in gone), place[1]))
+    return facts
 
 
 def pages_of(block_tokens: int, page_tokens: int) -> int:
@@ -94,12 +109,12 @@ class TierBlocks:
     def learn(self, blocks: Iterable[TokenBlock]) -> None:
         """Take in what blocks hold that were stored without it; of those that are nowhere, nothing is kept."""
         for block in blocks:
-            if block.key.hash in self.ledger:
+            if self.ledger.wants(block.key.hash):
                 self.ledger.learn(_content(block))
 
 
 def _content(block: TokenBlock) -> Content[BlockHash]:
     parts, key = read_extra(block.extra), block.key
     parent = None if block.index == 0 else key.parent
-    seed = chain_seed(parts.lora_name, parts.salt)
-    return Content(key.hash, parent, block.token_bytes, seed, is_opaque=bool(parts.media))
+    scope = Scope(parts.lora_name, parts.salt)
+    return Content(key.hash, parent, block.token_bytes, scope, is_opaque=bool(parts.media))

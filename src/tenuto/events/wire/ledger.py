@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tenuto.errors import InvariantError
 from tenuto.events.wire.places import Place, Places
-from tenuto.events.wire.router import RouterBlock, router_blocks
+from tenuto.events.wire.router import NO_SCOPE, RouterBlock, Scope, router_blocks
 
 K = TypeVar("K", bound=Hashable)
 
@@ -30,7 +30,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Content(Generic[K]):
-    """What a block of a source holds: `seed` is that of its tokens hashes, if it is the first of its chain.
+    """What a block of a source holds: `scope` counts if it is the first of its chain.
 
     One with `is_opaque` has a hash that tokens alone do not give (an image in it): neither it nor what stands on it
     is told.
@@ -40,14 +40,14 @@ class Content(Generic[K]):
     parent: K | None
     """None: it is the first of its chain."""
     token_bytes: bytes
-    seed: int
+    scope: Scope = NO_SCOPE
     is_opaque: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     blocks: tuple[RouterBlock, ...]
-    seed: int
+    scope: Scope
     is_opaque: bool
 
 
@@ -76,6 +76,10 @@ class Ledger(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self.places
 
+    def wants(self, key: K) -> bool:
+        """Whether it is somewhere, and what it holds is not known."""
+        return key in self.places and key not in self._known and key not in self._waiting
+
     def store(self, key: K, place: Place) -> None:
         """`key` is in `place`, too."""
         is_new = key not in self.places
@@ -87,7 +91,7 @@ class Ledger(Generic[K]):
     def learn(self, content: Content[K]) -> None:
         """Take in what a block holds; of one that is nowhere, or known already, this does nothing."""
         key, parent = content.key, content.parent
-        if key not in self.places or key in self._known or key in self._waiting:
+        if not self.wants(key):
             return
         if parent is None or parent in self._known:
             self._resolve(content)
@@ -119,12 +123,12 @@ class Ledger(Generic[K]):
 
     def _known_of(self, content: Content[K]) -> _Known:
         parent = None if content.parent is None else self._known[content.parent]
-        seed = content.seed if parent is None else parent.seed
+        scope = content.scope if parent is None else parent.scope
         if content.is_opaque or (parent is not None and parent.is_opaque):
-            return _Known((), seed, is_opaque=True)
+            return _Known((), scope, is_opaque=True)
         before = None if parent is None else parent.blocks[-1].sequence_hash
-        blocks = router_blocks(content.token_bytes, self._router_tokens, seed, before)
-        return _Known(tuple(blocks), seed, is_opaque=False)
+        blocks = router_blocks(content.token_bytes, self._router_tokens, scope, before)
+        return _Known(tuple(blocks), scope, is_opaque=False)
 
     def _settle(self, keys: Sequence[K]) -> None:
         """Of these blocks, forget those that are nowhere."""

@@ -32,6 +32,15 @@ class Places(Generic[K]):
             bit = self._bits[place] = 1 << len(self._bits)
         self._places[key] = self._places.get(key, 0) | bit
 
+    def all(self) -> list[Place]:
+        """The places that were ever named."""
+        return list(self._bits)
+
+    def at(self, place: Place) -> list[K]:
+        """The blocks that are in `place`."""
+        bit = self._bits.get(place, 0)
+        return [key for key, bits in self._places.items() if bits & bit]
+
     def is_at(self, key: K, place: Place) -> bool:
         """Whether `key` is in `place`."""
         return bool(self._places.get(key, 0) & self._bits.get(place, 0))

@@ -24,6 +24,26 @@ _UINT64 = (1 << 64) - 1
 _pack_pair = struct.Struct("<QQ").pack
 
 
+class Scope(NamedTuple):
+    """What all blocks of a request have in common besides tokens: the name of its adapter, and its cache salt."""
+
+    lora_name: str = ""
+    salt: str = ""
+
+    @property
+    def seed(self) -> int:
+        """That of its tokens hashes."""
+        return chain_seed(*self)
+
+    @property
+    def bare_salt(self) -> str:
+        """The salt as routers know it."""
+        return self.salt.removeprefix(SALT_PREFIX)
+
+
+NO_SCOPE = Scope()
+
+
 class RouterBlock(NamedTuple):
     """One block of a router: its sequence hash, that of its tokens, and the sequence hash of the block before it."""
 
@@ -31,6 +51,9 @@ class RouterBlock(NamedTuple):
     tokens_hash: int
     parent: int | None
     """None: it is the first of its chain."""
+    token_bytes: bytes
+    """Its token ids, little-endian uint32."""
+    scope: Scope = NO_SCOPE
 
 
 def chain_seed(lora_name: str = "", salt: str = "") -> int:
@@ -50,13 +73,16 @@ def tokens_hashes(token_bytes: bytes, block_tokens: int, seed: int = ROUTER_SEED
 
 
 def router_blocks(
-    token_bytes: bytes, block_tokens: int, seed: int = ROUTER_SEED, parent: int | None = None
+    token_bytes: bytes, block_tokens: int, scope: Scope = NO_SCOPE, parent: int | None = None
 ) -> list[RouterBlock]:
     """The full blocks of `block_tokens` tokens behind the block of sequence hash `parent`."""
     blocks: list[RouterBlock] = []
-    for tokens_hash in tokens_hashes(token_bytes, block_tokens, seed):
+    seed, step = scope.seed, block_tokens * TOKEN_BYTES
+    for at in range(0, len(token_bytes) - step + 1, step):
+        tokens = token_bytes[at : at + step]
+        tokens_hash = xxh3_64_intdigest(tokens, seed)
         is_first = parent is None
         sequence_hash = tokens_hash if is_first else xxh3_64_intdigest(_pack_pair(parent, tokens_hash), ROUTER_SEED)
-        blocks.append(RouterBlock(sequence_hash, tokens_hash, parent))
+        blocks.append(RouterBlock(sequence_hash, tokens_hash, parent, tokens, scope))
         parent = sequence_hash
     return blocks

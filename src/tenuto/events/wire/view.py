@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tenuto.errors import InvariantError
@@ -111,3 +111,14 @@ class ReachableView:
                 raise InvariantError(f"{self!r}: block {key} is on the wrong side")
         if not self._reachable <= self._held.keys():
             raise InvariantError(f"{self!r} reaches what is not held")
+
+
+def runs_of(blocks: Iterable[RouterBlock], most: int | None = None) -> list[list[RouterBlock]]:
+    """Blocks as runs, each the parent of the next, of `most` blocks at most."""
+    runs: list[list[RouterBlock]] = []
+    for block in blocks:
+        if runs and runs[-1][-1].sequence_hash == block.parent and len(runs[-1]) != most:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    return runs

@@ -7,9 +7,10 @@ read here: events are maps, unknown fields are skipped.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -42,6 +43,8 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, frozen=True):
     extra_keys: list[tuple[ExtraKey, ...] | None] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
+    cache_salt: str | None = None
+    """Of all these blocks. vLLM does not have it, and reads over it; Dynamo takes it."""
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, frozen=True):
@@ -65,6 +68,14 @@ class EngineBatch(msgspec.Struct, array_like=True, omit_defaults=True, frozen=Tr
     ts: float
     events: list[EngineEvent]
     data_parallel_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """An event of a snapshot, of so many blocks, which is made when it is sent: together they are large."""
+
+    n_blocks: int
+    make: Callable[[], EngineEvent]
 
 
 class HashForm(Enum):
@@ -110,6 +121,11 @@ def read_message(frames: Sequence[bytes]) -> EngineMessage | None:
     return EngineMessage(int.from_bytes(number, "big"), read_batch(payload))
 
 
+def encode_batch(events: Sequence[EngineEvent], time_s: float, dp_rank: int) -> bytes:
+    """One message of these events, told at `time_s` since 1970."""
+    return msgspec.msgpack.encode(EngineBatch(time_s, list(events), dp_rank))
+
+
 def short_hash(block_hash: bytes) -> int:
     """The last 64 bits of a hash, big-endian, as vLLM shortens its own."""
     return int.from_bytes(block_hash[-8:], "big")
@@ -137,56 +153,78 @@ class VllmEvents:
         group: int = 0,
         page_tokens: int | None = None,
     ) -> None:
-        self._page_tokens = page_tokens or block_tokens
-        self._n_pages = pages_of(block_tokens, self._page_tokens)
+        page_tokens = page_tokens or block_tokens
+        self._writer = _Writer(page_tokens, pages_of(block_tokens, page_tokens), form, group)
         self._dp_rank = dp_rank
-        self._form = form
         self._is_alone = is_alone
-        self._group = group
-        self._places: Places[BlockHash] = Places()
+        self.places: Places[BlockHash] = Places()
         self._known: dict[BlockHash, TokenBlock] = {}
         self._told: dict[str, set[BlockHash]] = {medium: set() for medium in MEDIA.values()}
 
     def write(self, facts: Iterable[Fact], time_s: float) -> bytes | None:
         """One message of these facts, or None where they have nothing to tell. `time_s` is since 1970."""
-        return self._message([event for fact in facts for event in self._events_of(fact)], time_s)
+        return self._message(self.take(facts), time_s)
 
     def learn(self, blocks: Iterable[TokenBlock], time_s: float) -> bytes | None:
         """One message of blocks whose tokens were not known when they were stored, or None."""
-        known = [block for block in blocks if block.key.hash in self._places]
-        self._keep(known)
-        return self._message(self._tell([block.key for block in known]), time_s)
+        return self._message(self.take_tokens(blocks), time_s)
 
     def snapshot(self, time_s: float) -> bytes:
         """One message of all that was told, for a reader that begins; if `is_alone`, behind an `AllBlocksCleared`."""
         events: list[EngineEvent] = [AllBlocksCleared()] if self._is_alone else []
+        events += [part.make() for part in self.parts()]
+        return encode_batch(events, time_s, self._dp_rank)
+
+    def take(self, facts: Iterable[Fact]) -> list[EngineEvent]:
+        """The events of these facts."""
+        return [event for fact in facts for event in self._events_of(fact)]
+
+    def take_tokens(self, blocks: Iterable[TokenBlock]) -> list[EngineEvent]:
+        """The events of blocks whose tokens were not known when they were stored."""
+        known = [block for block in blocks if block.key.hash in self.places]
+        self._keep(known)
+        return self._tell([block.key for block in known])
+
+    def wants(self, name: BlockHash) -> bool:
+        """Whether a block is somewhere, and its tokens are not known."""
+        return name in self.places and name not in self._known
+
+    def parts(self, most_blocks: int | None = None) -> list[SnapshotPart]:
+        """All that was told, in events of `most_blocks` blocks of ours at most."""
+        parts: list[SnapshotPart] = []
         for medium, told in self._told.items():
             blocks = sorted((self._known[name] for name in told), key=lambda block: (block.key.prefix, block.index))
-            events += [self._stored(run, medium) for run in _runs(blocks)]
-        return msgspec.msgpack.encode(EngineBatch(time_s, events, self._dp_rank))
+            runs = _runs(blocks, most_blocks)
+            parts += [SnapshotPart(len(run), partial(self._writer.stored, run, medium)) for run in runs]
+        return parts
+
+    @property
+    def n_told(self) -> int:
+        """Blocks of ours that were told and not taken back, in each medium."""
+        return sum(map(len, self._told.values()))
 
     def _keep(self, blocks: Iterable[TokenBlock]) -> None:
         for block in blocks:
-            if self._n_pages == 1 or not read_extra(block.extra).media:
+            if self._writer.n_pages == 1 or not read_extra(block.extra).media:
                 self._known[block.key.hash] = block
 
     def _message(self, events: list[EngineEvent], time_s: float) -> bytes | None:
-        return msgspec.msgpack.encode(EngineBatch(time_s, events, self._dp_rank)) if events else None
+        return encode_batch(events, time_s, self._dp_rank) if events else None
 
     def _events_of(self, fact: Fact) -> list[EngineEvent]:
         place = place_of(fact)
         match fact:
             case Stored():
                 for key in fact.keys:
-                    self._places.add(key.hash, place)
+                    self.places.add(key.hash, place)
                 self._keep(fact.blocks)
                 return self._tell(fact.keys)
             case Removed():
                 for key in fact.keys:
-                    self._places.discard(key.hash, place)
+                    self.places.discard(key.hash, place)
                 return self._take_back([key.hash for key in fact.keys], MEDIA[fact.tier])
             case Cleared():
-                return self._take_back(self._places.clear(*place), MEDIA[fact.tier], may_clear=self._is_alone)
+                return self._take_back(self.places.clear(*place), MEDIA[fact.tier], may_clear=self._is_alone)
 
     def _tell(self, keys: Sequence[BlockKey]) -> list[EngineEvent]:
         """Tell, medium by medium, of these blocks what is known and not told."""
@@ -198,7 +236,7 @@ class VllmEvents:
                 if key.hash in self._known and key.hash not in told and self._is_in(key.hash, medium)
             ]
             told.update(block.key.hash for block in new)
-            events += [self._stored(run, medium) for run in _runs(new)]
+            events += [self._writer.stored(run, medium) for run in _runs(new)]
         return events
 
     def _take_back(self, names: Sequence[BlockHash], medium: str, *, may_clear: bool = False) -> list[EngineEvent]:
@@ -207,54 +245,65 @@ class VllmEvents:
         gone = [name for name in names if name in self._told[medium] and not self._is_in(name, medium)]
         self._told[medium].difference_update(gone)
         for name in names:
-            if name not in self._places:
+            if name not in self.places:
                 self._known.pop(name, None)
-        if may_clear and had_any and not self._places:
+        if may_clear and had_any and not self.places:
             return [AllBlocksCleared()]
-        names_gone = [page for name in gone for page in self._pages(name)]
-        return [BlockRemoved(names_gone, medium, self._group)] if gone else []
+        names_gone = [page for name in gone for page in self._writer.pages(name)]
+        return [BlockRemoved(names_gone, medium, self._writer.group)] if gone else []
 
     def _is_in(self, name: BlockHash, medium: str) -> bool:
-        return any(self._places.is_in(name, tier.value) for tier, its in MEDIA.items() if its == medium)
+        return any(self.places.is_in(name, tier.value) for tier, its in MEDIA.items() if its == medium)
 
-    def _stored(self, run: list[TokenBlock], medium: str) -> BlockStored:
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Our blocks as vLLM's: each is `n_pages` of `page_tokens` tokens."""
+
+    page_tokens: int
+    n_pages: int
+    form: HashForm
+    group: int
+
+    def stored(self, run: list[TokenBlock], medium: str) -> BlockStored:
+        """The event of blocks that follow each other."""
         first, parts = run[0], [read_extra(block.extra) for block in run]
         keys = [key for part in parts for key in self._extra_keys(part)]
         return BlockStored(
-            block_hashes=[page for block in run for page in self._pages(block.key.hash)],
+            block_hashes=[page for block in run for page in self.pages(block.key.hash)],
             parent_block_hash=None if first.index == 0 else self._name(first.key.parent),
             token_ids=array("I", b"".join(block.token_bytes for block in run)).tolist(),
-            block_size=self._page_tokens,
+            block_size=self.page_tokens,
             lora_id=None,
             medium=medium,
             lora_name=parts[0].lora_name or None,
             extra_keys=keys if any(keys) else None,
-            group_idx=self._group,
+            group_idx=self.group,
         )
+
+    def pages(self, block_hash: BlockHash) -> list[EngineHash]:
+        """The names of a block's pages, in order."""
+        before = [_page_hash(block_hash, page) for page in range(self.n_pages - 1)]
+        return [self._name(name) for name in (*before, block_hash)]
 
     def _extra_keys(self, parts: ExtraParts) -> list[tuple[ExtraKey, ...] | None]:
         first = tuple(key for key in (parts.lora_name, *parts.media, parts.salt) if key)
         others = (parts.lora_name,) if parts.lora_name else None
-        return [first or None, *[others] * (self._n_pages - 1)]
-
-    def _pages(self, block_hash: BlockHash) -> list[EngineHash]:
-        """The names of a block's pages, in order."""
-        before = [_page_hash(block_hash, page) for page in range(self._n_pages - 1)]
-        return [self._name(name) for name in (*before, block_hash)]
+        return [first or None, *[others] * (self.n_pages - 1)]
 
     def _name(self, block_hash: bytes) -> EngineHash:
-        return short_hash(block_hash) if self._form is HashForm.INT else bytes(block_hash)
+        return short_hash(block_hash) if self.form is HashForm.INT else bytes(block_hash)
 
 
 def _page_hash(block_hash: bytes, page: int) -> bytes:
     return sha256(block_hash + page.to_bytes(2, "little")).digest()[: len(block_hash)]
 
 
-def _runs(blocks: Sequence[TokenBlock]) -> list[list[TokenBlock]]:
-    """Blocks as chains of neighbours."""
+def _runs(blocks: Sequence[TokenBlock], most: int | None = None) -> list[list[TokenBlock]]:
+    """Blocks as chains of neighbours, of `most` at most."""
     runs = [[block] for block in blocks[:1]]
     for before, block in pairwise(blocks):
-        if block.key.parent == before.key.hash and block.index:
+        if block.key.parent == before.key.hash and block.index and len(runs[-1]) != most:
             runs[-1].append(block)
         else:
             runs.append([block])
