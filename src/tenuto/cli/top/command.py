@@ -145,11 +145,11 @@ def _watching(sources: Sources, n_ranks: int, interval_s: float) -> Generator[li
         shown = f"{address.scheme}://{host}:{address.port}" + (f"/{address.subject}" if address.subject else "")
         watchers.append(EventsWatcher(url, shown, n_ranks, interval_s))
     watchers += [MetricsWatcher(url, interval_s) for url in sources.metrics]
-    for watcher in watchers:
-        watcher.start()
-    root, notes = logging.getLogger(), Notes(watchers)
+    root, notes = logging.getLogger(), Notes()
     root.addHandler(notes)
     try:
+        for watcher in watchers:
+            watcher.start()
         yield watchers
     finally:
         stop(watchers)

@@ -85,11 +85,12 @@ class Engine:
 
 
 def engines(seen: MetricsSeen) -> Iterator[Engine]:
-    """Those of an endpoint, by model and name."""
+    """Those of an endpoint, by model and name. While it does not answer, what was last is not what is now: no rates."""
     if seen.now is None:
         return
+    last = None if seen.fault else seen.before
     for (model, name), now in sorted(seen.now.engines.items()):
-        before, seconds = _values_before(seen.before, seen.now, model, name)
+        before, seconds = _values_before(last, seen.now, model, name)
         yield Engine(model, name, now, before, seconds)
 
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from tenuto import metrics
 from tenuto.cli.top.figures import HIT_TIERS, Engine, changes, engines
-from tenuto.cli.top.lines import Line, Style, bar, cut_line, fit, row
+from tenuto.cli.top.lines import Line, Style, bar, cut, cut_line, fit, row
 from tenuto.cli.top.looks import SILENT_S, EventsSeen, MetricsSeen, Seen, WorkerLook
 from tenuto.cli.wording import age_text, size_text
 
 _NOTE_S = 30.0
 _BAR = 12
+_NAME = 40
 _ROUTES = ("device_to_host", "host_to_disk", "disk_to_host", "host_to_device", "disk_to_device")
 _NONE = "-"
-_MORE = "more below: arrows, page keys"
+_MORE = "more lines below: arrows, page keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def frame(seen: Seen, title: str, window: Window) -> tuple[list[Line], int]:
     shown = body[scroll : scroll + room]
     if furthest and room:
         n_below = len(body) - scroll - (room - 1)
-        shown = [*shown[: room - 1], (((f"{n_below} lines " + _MORE) if n_below > 0 else "the end", Style.FAINT),)]
+        shown = [*shown[: room - 1], (((f"{n_below} {_MORE}") if n_below > 0 else "the end", Style.FAINT),)]
     return [cut_line(line, window.width) for line in (*head, *shown)], furthest
 
 
@@ -80,7 +81,7 @@ def _events_line(source: EventsSeen, at_s: float) -> Line:
         style = Style.PLAIN
     if source.note and (style is Style.BAD or at_s - source.note_s < _NOTE_S):
         said += f" ({source.note})"
-    return (("events   ", Style.FAINT), (f"{source.url}  ", Style.PLAIN), (said, style))
+    return (("events   ", Style.FAINT), (cut(source.url, _NAME) + "  ", Style.PLAIN), (said, style))
 
 
 def _metrics_line(source: MetricsSeen, at_s: float) -> Line:
@@ -88,14 +89,14 @@ def _metrics_line(source: MetricsSeen, at_s: float) -> Line:
     if source.fault:
         said, style = f"{source.fault}; it is tried again", Style.BAD
         if now is not None:
-            said += f" (what is shown is {_time(at_s - now.at_s)} old)"
+            said += f" (what is shown is {_age(at_s - now.at_s)} old)"
     elif now is None:
         said, style = "asked", Style.FAINT
     elif not now.engines:
         said, style = "answers; it has no series of tenuto", Style.WARN
     else:
         said, style = f"{_counted(len(now.engines), 'engine')}, answered in {_time(now.took_s)}", Style.PLAIN
-    return (("metrics  ", Style.FAINT), (f"{source.url}  ", Style.PLAIN), (said, style))
+    return (("metrics  ", Style.FAINT), (cut(source.url, _NAME) + "  ", Style.PLAIN), (said, style))
 
 
 _HOLDING_WIDTHS = (14, -10, -11, -9, -10, -8)
@@ -104,11 +105,15 @@ _HOLDING_WIDTHS = (14, -10, -11, -9, -10, -8)
 def _worker(source: EventsSeen, worker: WorkerLook, at_s: float) -> Iterator[Line]:
     """A worker of the event stream: its tiers, and volumes of them below."""
     silent_s = at_s - worker.heard_s
-    said = f"heard {_time(silent_s)} ago" + ("" if worker.lag_s is None else f", lag {_time(worker.lag_s)}")
+    said = f"heard {_age(silent_s)} ago" + ("" if worker.lag_s is None else f", lag {_time(worker.lag_s)}")
     if worker.n_snapshots:
         said += f", {_counted(worker.n_snapshots, 'snapshot')}"
     style = Style.BAD if silent_s >= SILENT_S else Style.FAINT
-    title = (f"{worker.node}/{worker.worker}", Style.TITLE), (f" rank {worker.rank}  ", Style.PLAIN), (said, style)
+    title = (
+        (cut(f"{worker.node}/{worker.worker}", _NAME), Style.TITLE),
+        (f" rank {worker.rank}  ", Style.PLAIN),
+        (said, style),
+    )
     yield (*title, (f", {worker.n_lost:,} events lost", Style.WARN)) if worker.n_lost else title
     names = ("tier", "blocks", "size", "stored/s", "removed/s", "chains")
     yield (*row(list(zip(names, _HOLDING_WIDTHS, strict=True)), Style.FAINT), ("  largest", Style.FAINT))
@@ -135,7 +140,7 @@ def _engine(source: MetricsSeen, engine: Engine) -> Iterator[Line]:
     said += f", {n_peer:,.0f} blocks of peers" if n_peer else ""
     yield (
         (f"engine {engine.name or '?'}", Style.TITLE),
-        (f" {engine.model}  " if engine.model else "  ", Style.PLAIN),
+        (f" {cut(engine.model, _NAME)}  " if engine.model else "  ", Style.PLAIN),
         (said, Style.FAINT),
         *(((", not answering now", Style.BAD),) if source.fault else ()),
     )
@@ -253,10 +258,13 @@ def _percent(share: float | None) -> str:
     return _NONE if share is None else f"{share:.0%}"
 
 
+def _age(seconds: float) -> str:
+    """0.1 s; 5 min."""
+    return age_text(seconds) if seconds >= 60 else f"{seconds:.1f} s"
+
+
 def _time(seconds: float) -> str:
     """1.2 ms; 3.4 s; 5 min."""
-    if seconds >= 60:
-        return age_text(seconds)
     if seconds >= 1:
-        return f"{seconds:.1f} s"
+        return _age(seconds)
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 or not seconds else f"{seconds * 1e3:.1f} ms"

@@ -119,14 +119,14 @@ Watcher = EventsWatcher | MetricsWatcher
 class Notes(logging.Handler):
     """What is logged on a watcher's thread is a note of that watcher, and nothing on the screen."""
 
-    def __init__(self, watchers: list[Watcher]) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._by_thread = {watcher.ident: watcher for watcher in watchers if isinstance(watcher, EventsWatcher)}
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging`."""
-        if watcher := self._by_thread.get(record.thread):
-            watcher.note(" ".join(record.getMessage().removeprefix("tenuto: ").split()))
+        thread = threading.current_thread()
+        if isinstance(thread, EventsWatcher):
+            thread.note(" ".join(record.getMessage().removeprefix("tenuto: ").split()))
 
 
 def stop(watchers: list[Watcher]) -> None:
@@ -134,7 +134,8 @@ def stop(watchers: list[Watcher]) -> None:
     for watcher in watchers:
         watcher.stop()
     for watcher in watchers:
-        watcher.join(_JOIN_S)
+        if watcher.ident is not None:
+            watcher.join(_JOIN_S)
 
 
 def fetch_text(url: str) -> str:

@@ -50,8 +50,10 @@ class Tally:
         is_batch = isinstance(message, Batch)
         if not is_batch:
             self._snapshots[worker] += message.is_last
-        elif not message.groups or now_s - began_s >= _SETTLE_S:  # else it may be one that is told again
-            self._lag_s[worker] = max(0.0, self._wall() - message.time_ms / 1000)
+        else:
+            lag_s = max(0.0, self._wall() - message.time_ms / 1000)
+            if lag_s < _SETTLE_S or now_s - began_s >= _SETTLE_S or not message.groups:  # else it may be told again
+                self._lag_s[worker] = lag_s
         for group in message.groups:
             place = Place(*worker, TIERS[group.tier], group.volume)
             self._changed.add(place)
@@ -68,7 +70,8 @@ class Tally:
         now_s = self._clock()
         if now_s >= self._count_at:
             self._count_chains()
-            self._count_at = self._clock() + (self._clock() - now_s) / _COUNT_SHARE
+            counted_s = self._clock()
+            self._count_at = counted_s + (counted_s - now_s) / _COUNT_SHARE
         places: dict[Worker, list[Place]] = {worker: [] for worker in self._index.sources}
         for place in self._index.places:
             places[place.worker_place].append(place)
