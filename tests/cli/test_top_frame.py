@@ -71,9 +71,17 @@ def test_a_frame_fits_any_window_and_begins_with_the_title(width, height, scroll
     assert furthest >= 0
 
 
+def test_empty_lines_go_first():
+    both = seen(events(worker(2), before=(worker(1),)), endpoint(values(3), values(1)))
+    lines, furthest = frame(both, TITLE, Window(80, 22))
+    assert [plain(line) for line in lines] == [line for line in BOTH if line][:22]
+    assert furthest == 0
+    assert len(lines) == 21
+
+
 def test_all_lines_are_reached_by_scrolling_and_the_sources_stay():
     many = seen(events(*(worker(name=f"w{i}") for i in range(9))))
-    body = text(many)[2:]
+    body = [line for line in text(many)[2:] if line]
     found = []
     _, furthest = frame(many, TITLE, Window(120, 12))
     for scroll in range(furthest + 5):

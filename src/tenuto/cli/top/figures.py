@@ -117,7 +117,7 @@ def changes(seen: EventsSeen, worker: WorkerLook, holding: Holding) -> tuple[flo
 def as_json(seen: Seen) -> dict[str, Any]:
     """All of it, for machines. Times are ages in seconds; what is not known is null."""
     return {
-        "events": [_events_json(source, seen.at_s) for source in seen.events],
+        "events": [_events_json(source) for source in seen.events],
         "metrics": [
             {
                 "url": source.url,
@@ -130,7 +130,7 @@ def as_json(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _events_json(source: EventsSeen, at_s: float) -> dict[str, Any]:
+def _events_json(source: EventsSeen) -> dict[str, Any]:
     now = source.now
     return {
         "url": source.url, "note": source.note, "is_answering": now.n_answering > 0,
@@ -138,7 +138,7 @@ def _events_json(source: EventsSeen, at_s: float) -> dict[str, Any]:
         "workers": [
             {
                 "node": worker.node, "worker": worker.worker, "rank": worker.rank,
-                "silent_s": at_s - worker.heard_s, "lag_s": worker.lag_s,
+                "silent_s": now.at_s - worker.heard_s, "lag_s": worker.lag_s,
                 "n_snapshots": worker.n_snapshots, "n_lost": worker.n_lost,
                 "tiers": [_holding_json(source, worker, holding) for holding in worker.holdings],
             }

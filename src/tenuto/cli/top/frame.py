@@ -34,10 +34,15 @@ def whole(seen: Seen, title: str) -> list[Line]:
 
 
 def frame(seen: Seen, title: str, window: Window) -> tuple[list[Line], int]:
-    """The lines that a window has room for, and the furthest that it can be scrolled. The title and sources stay."""
+    """The lines that a window has room for, and the furthest that it can be scrolled. The title and sources stay.
+
+    Where there is no room for all of it, lines that are empty go first.
+    """
     head, body = _head(seen, title), _body(seen)
     head = head[: max(1, window.height - 3)]
     room = max(0, window.height - len(head))
+    if len(body) > room:
+        body = [line for line in body if line]
     furthest = max(0, len(body) - room + 1) if len(body) > room else 0
     scroll = min(window.scroll, furthest)
     shown = body[scroll : scroll + room]
@@ -58,7 +63,7 @@ def _body(seen: Seen) -> list[Line]:
     lines: list[Line] = []
     for source in seen.events:
         for worker in source.now.workers:
-            lines += [(), *_worker(source, worker, seen.at_s)]
+            lines += [(), *_worker(source, worker)]
     for endpoint in seen.metrics:
         for engine in engines(endpoint):
             lines += [(), *_engine(endpoint, engine)]
@@ -72,8 +77,8 @@ def _events_line(source: EventsSeen, at_s: float) -> Line:
         said, style = "nobody answers; it is tried again", Style.BAD
     elif heard_s is None:
         said, style = "answers; no worker has told anything yet", Style.WARN
-    elif at_s - heard_s >= SILENT_S:
-        said, style = f"silent for {age_text(at_s - heard_s)}", Style.BAD
+    elif now.at_s - heard_s >= SILENT_S:
+        said, style = f"silent for {age_text(now.at_s - heard_s)}", Style.BAD
     else:
         said = f"{_counted(len(now.workers), 'worker')}, {_counted(now.n_gaps, 'gap')}, " + _counted(
             now.n_snapshots, "snapshot"
@@ -102,9 +107,9 @@ def _metrics_line(source: MetricsSeen, at_s: float) -> Line:
 _HOLDING_WIDTHS = (14, -10, -11, -9, -10, -8)
 
 
-def _worker(source: EventsSeen, worker: WorkerLook, at_s: float) -> Iterator[Line]:
+def _worker(source: EventsSeen, worker: WorkerLook) -> Iterator[Line]:
     """A worker of the event stream: its tiers, and volumes of them below."""
-    silent_s = at_s - worker.heard_s
+    silent_s = source.now.at_s - worker.heard_s
     said = f"heard {_age(silent_s)} ago" + ("" if worker.lag_s is None else f", lag {_time(worker.lag_s)}")
     if worker.n_snapshots:
         said += f", {_counted(worker.n_snapshots, 'snapshot')}"

@@ -94,8 +94,8 @@ def row(cells: Sequence[tuple[str, int]], style: Style = Style.PLAIN) -> Line:
 
 
 def bar(share: float, width: int) -> Line:
-    """How full something is."""
-    n_full = round(min(1.0, max(0.0, share)) * width)
+    """How full something is; all of it is drawn full only where there is no room left."""
+    n_full = int(min(1.0, max(0.0, share)) * width)
     return ((FULL * n_full, Style.BAR), (FREE * (width - n_full), Style.FAINT))
 
 
