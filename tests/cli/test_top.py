@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import tenuto
-from tenuto.cli.main import main
+from tenuto.cli.main import build_parser, main
+from tenuto.cli.top.command import Sources, find_sources
 from tenuto.connectors.session.endpoint import MetricsEndpoint
 from tenuto.testing.nats_broker import free_port
 from tests.cli.terminal_rig import Terminal
@@ -68,6 +69,10 @@ def words(ports):
     return f"zmq://127.0.0.1:{ports[0]}", "--metrics", f"http://127.0.0.1:{ports[1]}/metrics"
 
 
+def sources(*given):
+    return find_sources(build_parser().parse_args(["top", *given]))
+
+
 def run(capsys, *given):
     code = main(["top", *given])
     said = capsys.readouterr()
@@ -103,6 +108,16 @@ def test_json_of_a_settings_file(capsys, ports, tmp_path):
     (told,) = found["metrics"][0]["engines"]
     assert told["values"]["disk.registered"] == 20
     assert told["per_s"]["bytes.device_to_host"] is not None
+
+
+def test_ranks_have_ports_of_their_own_in_a_settings_file_and_what_is_given_goes_before_it(tmp_path):
+    file = tmp_path / "tenuto.toml"
+    file.write_text('[events]\nurl = "zmq://*:5557"\n[runtime]\nmetrics_port = 9400\n')
+    found = sources("--config", str(file), "--ranks", "2")
+    assert found.events == ("zmq://*:5557",)
+    assert found.metrics == ("http://127.0.0.1:9400/metrics", "http://127.0.0.1:9401/metrics")
+    found = sources("zmq://a:1", "zmq://b:1", "zmq://a:1", "--config", str(file), "--metrics", "http://c:1/m")
+    assert found == Sources(("zmq://a:1", "zmq://b:1"), ("http://c:1/m",))
 
 
 def test_once_without_anybody_says_so(capsys, monkeypatch):

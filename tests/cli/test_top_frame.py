@@ -186,6 +186,10 @@ tenuto_failed_blocks_total{cause="corrupt",engine="0",model_name="tiny",route="d
 tenuto_load_seconds_bucket{engine="0",le="0.1",model_name="tiny",tier="host"} 1.0
 tenuto_load_seconds_count{engine="0",model_name="tiny",tier="host"} 1.0
 tenuto_load_seconds_sum{engine="0",model_name="tiny",tier="host"} 0.25
+# TYPE tenuto_tier_bytes gauge
+tenuto_tier_bytes{engine="0",model_name="tiny",tier="not ours"} 3.0
+tenuto_tier_bytes{engine="0",model_name="tiny"} 3.0
+tenuto_tier_bytes{engine="0",model_name="tiny",tier="host"} NaN
 # TYPE tenuto_of_a_later_version gauge
 tenuto_of_a_later_version{engine="0",model_name="tiny"} 3.0
 """

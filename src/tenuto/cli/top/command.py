@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 EXIT_UNHEARD = 1
 _INTERVALS_S = (0.1, 3600.0)
 _MOST_RANKS = 1024
-_FIRST_S = 0.2
-"""Between two drawings until something was heard."""
+_FIRST_S = 0.25
+"""Between two drawings until everything was heard of."""
 _ONCE_S = 5.0
 """How long `--once` waits for sources that are away, beside the interval."""
 
@@ -206,8 +206,7 @@ def _show_live(watchers: list[Watcher], interval_s: float) -> None:
             title = f"{time.strftime('%H:%M:%S')}, every {interval_s:g} s; q ends"
             lines, furthest = frame(seen, title, Window(width, height, scroll))
             terminal.draw([to_shown(line) for line in lines])
-            pause_s = interval_s if seen.is_whole else min(interval_s, _FIRST_S)
-            for key in terminal.wait(pause_s):
+            for key in terminal.wait(interval_s if seen.has_heard_all else min(interval_s, _FIRST_S)):
                 if key == "quit":
                     return
                 scroll = _scrolled(min(scroll, furthest), key, height, furthest)

@@ -105,8 +105,13 @@ class Seen:
         )
 
     @property
+    def has_heard_all(self) -> bool:
+        """Whether every source has been there."""
+        return all(source.is_settled for source in self.events) and all(
+            source.now is not None for source in self.metrics
+        )
+
+    @property
     def is_whole(self) -> bool:
         """Whether every source was looked at twice, so that all rates are known."""
-        return all(source.is_settled and source.before is not None for source in self.events) and all(
-            source.before is not None for source in self.metrics
-        )
+        return self.has_heard_all and all(source.before is not None for source in (*self.events, *self.metrics))

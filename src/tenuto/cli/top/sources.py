@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import math
 import threading
 import time
 import urllib.error
@@ -158,6 +159,8 @@ def read_engines(text: str) -> dict[tuple[str, str], Values]:
             metric = BY_NAME.get(name) or BY_NAME.get(base)
             if metric is None or (metric.kind is Kind.HISTOGRAM) != (base != name):
                 continue
-            own = (labels.get(label, "") for label in metric.labels)
+            own = [labels.get(label, "") for label in metric.labels]
+            if not math.isfinite(value) or any(len(word.split()) != 1 for word in own):
+                continue  # none of ours
             engines[labels.get("model_name", ""), labels.get("engine", "")][" ".join((name, *own))] = value
     return dict(engines)
