@@ -11,7 +11,7 @@ from tenuto.cli.top.lines import Line, Style, bar, cut, cut_line, fit, row
 from tenuto.cli.top.looks import SILENT_S, EventsSeen, MetricsSeen, Seen, WorkerLook
 from tenuto.cli.wording import age_text, size_text
 
-_NOTE_S = 30.0
+_NOTE_S = 5.0
 _BAR = 12
 _NAME = 40
 _ROUTES = ("device_to_host", "host_to_disk", "disk_to_host", "host_to_device", "disk_to_device")
@@ -54,7 +54,8 @@ def frame(seen: Seen, title: str, window: Window) -> tuple[list[Line], int]:
 
 def _head(seen: Seen, title: str) -> list[Line]:
     lines: list[Line] = [(("tenuto top", Style.TITLE), ("  " + title, Style.FAINT))]
-    lines += [_events_line(source, seen.at_s) for source in seen.events]
+    for source in seen.events:
+        lines += _events_lines(source, seen.at_s)
     lines += [_metrics_line(source, seen.at_s) for source in seen.metrics]
     return lines
 
@@ -70,7 +71,7 @@ def _body(seen: Seen) -> list[Line]:
     return lines
 
 
-def _events_line(source: EventsSeen, at_s: float) -> Line:
+def _events_lines(source: EventsSeen, at_s: float) -> Iterator[Line]:
     now = source.now
     heard_s = max((worker.heard_s for worker in now.workers), default=None)
     if not now.n_answering and heard_s is None:
@@ -84,9 +85,9 @@ def _events_line(source: EventsSeen, at_s: float) -> Line:
             now.n_snapshots, "snapshot"
         )
         style = Style.PLAIN
+    yield (("events   ", Style.FAINT), (cut(source.url, _NAME) + "  ", Style.PLAIN), (said, style))
     if source.note and (style is Style.BAD or at_s - source.note_s < _NOTE_S):
-        said += f" ({source.note})"
-    return (("events   ", Style.FAINT), (cut(source.url, _NAME) + "  ", Style.PLAIN), (said, style))
+        yield ((" " * 9, Style.FAINT), (source.note, style))
 
 
 def _metrics_line(source: MetricsSeen, at_s: float) -> Line:

@@ -127,7 +127,7 @@ class Notes(logging.Handler):
         """See `logging`."""
         thread = threading.current_thread()
         if isinstance(thread, EventsWatcher):
-            thread.note(" ".join(record.getMessage().removeprefix("tenuto: ").split()))
+            thread.note(" ".join(record.getMessage().removeprefix("tenuto: ").removeprefix("events: ").split()))
 
 
 def stop(watchers: list[Watcher]) -> None:
