@@ -135,7 +135,7 @@ def main() -> None:
     """Run an engine, look at it, draw."""
     with tempfile.TemporaryDirectory() as folder:
         seen = look(Path(folder))
-    lines, furthest = frame(seen, "10:24:31, every 2 s; q ends", WINDOW)
+    lines, furthest = frame(seen, f"{time.strftime('%H:%M:%S')}, every 2 s; q ends", WINDOW)
     PICTURE.write_text(draw(lines, WINDOW), "utf-8")
     sys.stdout.write("\n".join("".join(text for text, _ in line) for line in lines) + f"\n{furthest} below\n")
 

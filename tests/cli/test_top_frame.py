@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
@@ -173,6 +175,14 @@ def test_json_has_all_of_it_by_the_names_of_statistics():
     assert engine["values"]["tokens.loaded.host"] == 1200
     assert engine["per_s"]["bytes.device_to_host"] == 512 << 20
     assert engine["values"]["host.capacity_bytes"] == 4 << 30
+
+
+def test_the_guides_picture_is_small_and_of_a_whole_frame():
+    picture = Path(__file__).parents[2] / "docs" / "pictures" / "top.svg"
+    said = ["".join(text.itertext()) for text in ET.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert picture.stat().st_size < 60_000
+    first = {words.split("\xa0\xa0")[0].replace("\xa0", " ") for words in said}
+    assert {"tenuto top", "gpu-1/llama-0", "hit rate", "errors"} <= first
 
 
 VLLMS = """\

@@ -7,7 +7,7 @@ import select
 import signal
 import sys
 import termios
-import time
+import threading
 import tty
 from collections.abc import Sequence
 from contextlib import suppress
@@ -59,8 +59,9 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
+        interrupts = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         self._finish()
-        for number, handler in self._handlers.items():
+        for number, handler in (self._handlers | interrupts).items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._waker_before)
         os.close(self._woken)
@@ -111,8 +112,7 @@ class Terminal:
     def _pause(self, *_: object) -> None:
         """Give the terminal back, stop, and take it again when the process goes on."""
         self._finish()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(0)  # the signal may come a little later
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # of this thread: it does not run on a little
         self._begin()
 
     def _write(self, text: str) -> None:
