@@ -14,6 +14,7 @@ import time
 _PATIENCE_S = 20.0
 _RUN = """
 import json, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started with it ignored
 errors = os.dup(2)
 os.login_tty(0)
 os.dup2(errors, 2)
@@ -33,7 +34,7 @@ class Screen:
 
     def __init__(self):
         self.lines, self.row, self.column = [], 0, 0
-        self.modes = {"?25": True, "?1049": False, "?7": True}
+        self.modes = {"?25": True, "?1049": False, "?7": True, "?2026": False}
         self.rest = ""
 
     def feed(self, text):
@@ -97,7 +98,8 @@ class Terminal:
 
     def __exit__(self, *_):
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self.process.stderr.close()
         if self.master >= 0:
             os.close(self.master)
 
@@ -118,11 +120,11 @@ class Terminal:
         return True
 
     def wait(self, is_there):
-        """Until the screen is as it is to be."""
+        """Until the screen is as it is to be, and no frame is half drawn."""
         until = time.monotonic() + _PATIENCE_S
-        while not is_there(self.screen):
+        while self.screen.modes["?2026"] or not is_there(self.screen):
             assert time.monotonic() < until, "\n".join(self.screen.lines)
-            assert self.read(), self.process.communicate()
+            assert self.read(), self.process.stderr.read()
         return self.screen
 
     def shows(self, *texts):
@@ -131,8 +133,9 @@ class Terminal:
 
     def end(self):
         """(code, whether the terminal is as it was, standard error) when it has ended."""
+        until = time.monotonic() + _PATIENCE_S
         while self.read():
-            pass
+            assert time.monotonic() < until, "it does not end"
         error = self.process.communicate(timeout=_PATIENCE_S)[1]
         report = json.loads(self.report.read_text())
         assert report["code"] == self.process.returncode
