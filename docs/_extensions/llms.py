@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-FILES = "files"  # where the site has what pages link to outside docs/
+FILES = "files"  # where the site has what Markdown pages link to and is no page
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 SENTENCE = re.compile(r"(.+?)(?:[.:]\s*$|\.\s|$)", re.DOTALL)
 OPTIONAL = "Decisions"  # the section that a reader in a hurry can leave out, by the convention
@@ -28,9 +28,13 @@ def is_put_together(text: str) -> bool:
 
 
 def find_outside(text: str, page: Path) -> dict[str, Path]:
-    """Links of a page to files outside docs/: as they stand in its text, and where they lead."""
+    """Links of a page to files outside docs/, and to pictures: as they stand in its text, and where they lead."""
     targets = {link: (page.parent / link).resolve() for link in LINK.findall(text)}
-    return {link: path for link, path in targets.items() if not path.is_relative_to(DOCS) and path.is_file()}
+    return {
+        link: path
+        for link, path in targets.items()
+        if path.is_file() and not (path.is_relative_to(DOCS) and path.suffix == ".md")
+    }
 
 
 def publish_source(page: Path, site: Path) -> str:

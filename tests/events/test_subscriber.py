@@ -97,6 +97,17 @@ def test_a_reader_that_comes_late_has_all_of_it(life):
     told.check()
 
 
+def test_a_reader_knows_who_has_answered():
+    told = Told()
+    told.way.is_up = False
+    assert told.subscription.next(0.0) is None
+    assert told.subscription.n_answering == 0
+    told.way.is_up = True
+    for _ in range(9):
+        told.subscription.next(0.0)
+    assert told.subscription.n_answering == 1
+
+
 def test_the_last_message_lost_is_found_by_the_next_heartbeat(life):
     told = Told(*life.tiers)
     live(life, told, 10)

@@ -20,6 +20,7 @@ from tenuto.cli.doctor import command as doctor
 from tenuto.cli.inspect import command as inspect
 from tenuto.cli.serve import command as serve
 from tenuto.cli.simulate import command as simulate
+from tenuto.cli.top import command as top
 from tenuto.cli.trace import command as trace
 from tenuto.errors import TenutoError
 
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_parser(commands)
     inspect.add_parser(commands)
     doctor.add_parser(commands)
+    top.add_parser(commands)
     trace.add_parser(commands)
     simulate.add_parser(commands)
     for command in commands.choices.values():

@@ -41,6 +41,11 @@ class Subscription:
         """Questions that were asked since something was missing."""
         self.n_snapshots = 0
 
+    @property
+    def n_answering(self) -> int:
+        """Addresses at which a publisher, or a broker, has answered so far: it may be away again since."""
+        return len(self._begun)
+
     def __iter__(self) -> Iterator[Message]:
         while True:
             message = self.next(3600.0)
