@@ -14,6 +14,9 @@ import msgspec
 from tenuto.cli.inspect.holders import Holder, Inode, holder_of
 from tenuto.cli.inspect.stripes import Stray, Stripes, find_stripes, strays, strays_in_stripes
 from tenuto.errors import Cause, ConfigError, StoreError
+from tenuto.tiers.agent.address import CONTROL
+from tenuto.tiers.agent.mapfile import LISTINGS
+from tenuto.tiers.agent.mapfile import NAME as VOLUMES
 from tenuto.tiers.disk.files import pool_file_name, pool_file_sizes
 from tenuto.tiers.disk.instance import instances, namespaces
 from tenuto.tiers.disk.listing import SUFFIXES, Listing, read_listing
@@ -23,7 +26,7 @@ from tenuto.tiers.disk.slotmap import SlotMap
 from tenuto.tokens import FORMAT_VERSION, Namespace
 
 _RANK = re.compile(r"rank-(0|[1-9][0-9]*)")
-_MANIFEST = frozenset(NAME + suffix for suffix in SUFFIXES)
+_OURS = frozenset({"lock", CONTROL, LISTINGS, *(name + suffix for name in (NAME, VOLUMES) for suffix in SUFFIXES)})
 _MOST_BYTES = 1 << 62
 
 
@@ -165,7 +168,7 @@ def _survey_rank(root: Root, model: Model, folder: Path, number: int, held: froz
     for home in homes:
         part = home / rank.name
         found = {pool_file_name(number): size for number, size in pool_file_sizes(part).items()}
-        root.strays += strays(part, {"lock", *_MANIFEST, *found}) if part.exists() else []
+        root.strays += strays(part, {*_OURS, *found}) if part.exists() else []
         sizes.update(found)
     rank.allocated_bytes = sizes.total()
     if rank.listing is not None and not root.stripes.faults:

@@ -16,6 +16,8 @@ from tenuto.tiers.disk.manifest import mapped
 logger = logging.getLogger(__name__)
 
 NAME = "volumes.sqlite"
+LISTINGS = "volumes"
+"""The folder, in a rank's folder, of what object stores hold."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS volumes(

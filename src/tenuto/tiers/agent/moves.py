@@ -128,7 +128,7 @@ class Mover:
         while True:
             entries = [(At(name, place), key) for place, key in volume.blocks_from(0, self._n_batch)]
             for target in [other for other in self._books.volumes if other != name]:
-                moved = set(self._copy(entries, target).moved)
+                moved = set(self._copy_all(entries, target).moved)
                 n_moved += len(moved)
                 entries = [(at, key) for at, key in entries if key.hash not in moved]
             with self._lock:

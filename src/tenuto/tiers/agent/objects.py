@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,7 +167,8 @@ class ObjectStore:
         return f"{self._prefix}/{place:08x}"
 
     def _delete(self, item: SlotIO) -> None:
-        self._bucket.delete(self._name(item.slot))
+        with suppress(FileNotFoundError):
+            self._bucket.delete(self._name(item.slot))
 
     def _unlist(self, items: Sequence[SlotIO]) -> list[Failure]:
         try:

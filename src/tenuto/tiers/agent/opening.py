@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from tenuto.errors import ConfigError, StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.settings import expand_user
-from tenuto.tiers.agent.mapfile import Listed
+from tenuto.tiers.agent.mapfile import LISTINGS, Listed
 from tenuto.tiers.agent.objects import SCHEMES, ObjectStore, is_object_url, open_bucket
 from tenuto.tiers.agent.volume import Volume
 from tenuto.tiers.disk import DiskSettings, DiskStore
@@ -45,7 +45,7 @@ class VolumeOpener:
             )
         if is_object_url(listed.url):
             prefix = f"{self.namespace.folder}/{listed.owner}/rank-{self.rank}"
-            folder = self.folder / "volumes" / listed.name
+            folder = self.folder / LISTINGS / listed.name
             return ObjectStore(open_bucket(listed.url), prefix, folder, self.codec, listed.capacity_bytes)
         return self._open_folder(listed, folder_of(listed.name, listed.url))
 
@@ -56,7 +56,7 @@ class VolumeOpener:
             with suppress(OSError), root_lock(instance.parents[1]):
                 remove_dead(instance)
         else:
-            shutil.rmtree(self.folder / "volumes" / name, ignore_errors=True)
+            shutil.rmtree(self.folder / LISTINGS / name, ignore_errors=True)
 
     def _open_folder(self, listed: Listed, root: Path) -> DiskStore:
         if root.is_block_device():
