@@ -72,10 +72,9 @@ class BlockManager:
             runs = tuple(pages[at : at + len(span.keys)])
             at += len(span.keys)
             if span.tier is TierKind.HOST:
-                load = (Route.HOST_TO_DEVICE, span.keys)
-                transfers.append(
-                    self.flights.launch(*load, sources=span.slots, pages=runs, reads=[span.lease]).transfer
-                )
+                where, reads = span.slots, [span.lease]
+                load = self.flights.launch(Route.HOST_TO_DEVICE, span.keys, sources=where, pages=runs, reads=reads)
+                transfers.append(load.transfer)
             else:
                 transfers += self._load_disk(span, runs)
         self._open_hits.discard(id(hit))
@@ -176,11 +175,10 @@ class BlockManager:
         self.flights.generation += 1
         self.host.reset()
         self.told.cleared(TierKind.HOST)
-        if self.disk is not None:
+        self.peers.clear()
+        if self.disk is not None and self._writes is not None:
             self.disk.reset()
             self.told.cleared(TierKind.DISK)
-        self.peers.clear()
-        if self._writes is not None:
             self._writes.reset()
 
     @property
