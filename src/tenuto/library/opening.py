@@ -127,6 +127,7 @@ def _open_below(
         config.events, engine_id, 0, namespace.digest, BlockShape(extent_bytes, codec.layout.block_tokens),
         lambda: inventory((TierKind.DEVICE, pool), (TierKind.HOST, host), (TierKind.DISK, disk)), manager.recorder,
     )  # fmt: skip
+    manager.flights.tells_uses = feed.publisher is not None
     undo.callback(feed.close)
     return TiersBelow(
         pool, manager, engine, movers, arena, store, config.runtime, tiers.disk.poll_s, feed,

@@ -52,6 +52,8 @@ class Flights:
         self.in_flight = dict.fromkeys(Route, 0)
         """Transfers on their way, by route; its keys never change, so that any thread may read it."""
         self.tells_tokens = False
+        self.tells_uses = False
+        """Whether there are facts of what is loaded: nobody hears them where nothing is published."""
         """Whether facts of blocks that were brought from disk have their tokens too, which takes a microsecond each."""
         self._ids = itertools.count(1)
         self._flights: dict[int, Flight] = {}

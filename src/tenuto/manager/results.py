@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tenuto.memory.pages import PageRun
 from tenuto.pools import Lease
-from tenuto.pools.facts import TierKind
+from tenuto.pools.facts import TierKind, Used
 from tenuto.tokens import BlockHash, BlockKey, HashChain, TokenBlock
 from tenuto.transfers.plan import Transfer
 
@@ -57,6 +57,10 @@ class Hit:
     def tiers(self) -> frozenset[TierKind]:
         """Where they are."""
         return frozenset(span.tier for span in self.spans)
+
+    def uses(self) -> list[Used]:
+        """That its blocks are loaded, by tier; other engines' blocks are theirs to tell of."""
+        return [Used(span.tier, span.keys) for span in self.spans if span.keys and span.place != "peer"]
 
     def trim(self, n_blocks: int) -> list[tuple[str, int]]:
         """Keep the first `n_blocks` blocks, at least one, and give the rest back: (place, blocks) of its parts."""

@@ -18,3 +18,4 @@ def publish(leader: Leader) -> None:
         BlockShape(layout.extent_bytes * setup.world_size, layout.block_tokens),
         lambda: inventory((TierKind.HOST, manager.host), (TierKind.DISK, manager.disk)), leader.recorder,
     )  # fmt: skip
+    manager.flights.tells_uses = leader.feed.publisher is not None

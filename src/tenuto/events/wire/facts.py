@@ -11,7 +11,7 @@ from tenuto.errors import ConfigError
 from tenuto.events.wire.ledger import Content, Ledger, Sink
 from tenuto.events.wire.places import Place
 from tenuto.events.wire.router import chain_seed
-from tenuto.pools.facts import Cleared, Fact, Removed, Stored
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored, Used
 from tenuto.tokens import BlockHash, TokenBlock
 
 
@@ -90,6 +90,8 @@ class TierBlocks:
                         ledger.remove(key.hash, place)
                 case Cleared():
                     ledger.clear(*place)
+                case Used():
+                    pass  # routers are told where blocks are
 
     def learn(self, blocks: Iterable[TokenBlock]) -> None:
         """Take in what blocks hold that were stored without it; of those that are nowhere, nothing is kept."""
