@@ -129,7 +129,7 @@ class Advisor:
             task = Task(rule, order) if n > 0 else None
             n = order.n_blocks
         else:
-            rows = order.rows
+            rows = view.free(order.rows)  # a rule before may have chosen the same
             if isinstance(order, Move):
                 n = min(n, max(0, states[order.volume].room))
                 worker.index.touch_again(rows[n:] if rule != "demote" else rows[:0])

@@ -78,6 +78,8 @@ class View:
         if n_fit - len(come) > _IS_EMPTY * volume.n_places:
             come = table.all_rows()
         come = self.free(come[np.isin(table.volume[come], slower)])
+        for faster in range(at):
+            come = np.setdiff1d(come, self.changes(faster).arriving)
         if len(come) > n_fit:
             rows = np.concatenate([here, come])
             scores = self.scores(rows)

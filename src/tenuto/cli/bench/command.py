@@ -295,7 +295,7 @@ def run(args: argparse.Namespace) -> int:
                 pool.as_arguments(),
                 as_arguments(engines),
             )
-        ),  # fmt: skip
+        ),
         date=today(),
         figures=measured.figures,
         details=measured.details,
