@@ -70,7 +70,7 @@ class Rig:
             else:
                 self.agent.drop(task.hashes)
             self.tell(self.agent.take_facts())
-            self.advisor.done(NAME, task, moved)
+            self.advisor.done(NAME, task, moved, self.now_s)
 
     def tick(self, after_s: float = 1.0):
         self.now_s += after_s

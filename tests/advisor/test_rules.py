@@ -79,7 +79,7 @@ def test_what_has_no_room_waits_and_is_moved_later():
     rig.check()
     assert rig.agent.n_moved["fast"] == 2
     rig.agent._capacities["fast"] = 10
-    rig.tick()
+    rig.tick(after_s=3.0)
     assert rig.agent.n_moved["fast"] == 6
 
 

@@ -21,6 +21,7 @@ from tenuto.tokens import BlockHash
 WorkerName = tuple[str, int]
 """Worker and data-parallel rank, as events' sources and agents name them."""
 
+_EVENTS_S = 2.0  # what an order has done is told within that time
 _HELD_S = 60.0  # an order that nobody has answered is forgotten, and may be given again
 
 
@@ -83,14 +84,20 @@ class Advisor:
                     tasks.append(task)
         return tasks
 
-    def done(self, name: WorkerName, task: Task, moved: Moved | None = None) -> None:
-        """A task has ended. Where blocks are now is told by events; `refused` ones wait for the next plan."""
+    def done(self, name: WorkerName, task: Task, moved: Moved | None, now_s: float) -> None:
+        """A task has ended. Where blocks are now is told by events, which are waited for a moment.
+
+        Those that were `refused` wait for the next plan.
+        """
         worker = self._workers.get(name)
-        if worker is not None:
-            table = worker.index.table
-            table.held_until_s[table.known(task.hashes)] = 0.0
-            if moved is not None and moved.refused:
-                worker.index.touch_again(np.asarray(table.known(moved.refused), np.int64))
+        if worker is None:
+            return
+        table = worker.index.table
+        rows = np.asarray(table.known(task.hashes), np.int64)
+        there = table.volume_number(task.order.volume) if isinstance(task.order, Move) else -1
+        table.held_until_s[rows] = np.where(table.volume[rows] == there, 0.0, now_s + _EVENTS_S)
+        if moved is not None and moved.refused:
+            worker.index.touch_again(np.asarray(table.known(moved.refused), np.int64))
 
     def forget(self, name: WorkerName) -> None:
         """This engine is gone."""

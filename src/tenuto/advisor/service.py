@@ -151,7 +151,7 @@ class Service:
             said, moved = self._fleet.carry_out(name, task)
             with self._lock:
                 self._n_waiting[name] -= 1
-                self._advisor.done(name, task, moved)
+                self._advisor.done(name, task, moved, self._clock())
                 self._note(name, task, said)
 
     def _note(self, name: WorkerName, task: Task, said: dict[str, Any]) -> None:

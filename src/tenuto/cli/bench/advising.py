@@ -121,7 +121,7 @@ def _advise(requests: Sequence[Request], placed: Placed, sizes: AdvisorSizes) ->
             if isinstance(task.order, Move):
                 moved = agent.move(task.hashes, task.order.volume)
                 advisor.take(teller.batch(agent.take_facts(), request.time_s))
-                advisor.done(_NAME, task, moved)
+                advisor.done(_NAME, task, moved, request.time_s)
     placed.n_promoted, placed.n_demoted = agent.n_moved[_FAST], agent.n_moved[""]
     placed.plan_ms = 1e3 * spent_s / max(1, len(requests))
 
