@@ -3,7 +3,7 @@
 import pytest
 
 from tenuto.advisor.index import WorkerIndex
-from tenuto.advisor.returning import way_of
+from tenuto.advisor.returning import END, LEFT, way_of
 from tenuto.events import Batch, Publisher, Source, make_sender, parse_address
 from tenuto.manager import inventory
 from tenuto.pools.facts import Cleared, Removed, Stored, TierKind, Used
@@ -102,7 +102,9 @@ def test_reads_of_host_memory_and_disk_are_one_request():
     assert len(rows) == 11
     assert table.uses[rows].tolist() == [2] * 7 + [1] * 4
     way = way_of(n_known=7, n_new=4, n_behind=1, n_children=1)
-    assert table.trait[rows].tolist() == [32 + 2 * way] * 7 + [2 * way] * 3 + [2 * way + 1]
+    assert table.trait[rows].tolist() == [48 + 3 * way] * 7 + [3 * way] * 3 + [3 * way + END]
+    (given_up,) = table.known([keys[7].hash])
+    assert table.trait[given_up] % 3 == LEFT
     assert set(table.length[rows].tolist()) == {11}
     assert rig.index.model.n_returns == 7
 

@@ -10,7 +10,9 @@ from tenuto.advisor.table import BlockTable, Floats
 
 N_WAYS = 16
 """Ways in which a request came about, see `way_of`."""
-N_TRAITS = 2 * N_WAYS * 2
+INSIDE, END, LEFT = 0, 1, 2
+"""Of a block in its request: followed by others; its last; given up, since a later request went on before it."""
+N_TRAITS = 2 * N_WAYS * 3
 _N_AGES = 26
 _AGES_TOGETHER = 2
 _EDGES_S: Floats = 2.0 ** (np.arange(_N_AGES + 1) / 2)  # the first class begins at 0
@@ -19,8 +21,11 @@ _PRIOR_OF_CLASS = 2.0
 _PRIOR_HAZARD = 0.03
 _SWEEPS = 4
 _MOST_HAZARD = 0.95
+_LEAST_SCORE = 1e-12
+_YOUNGEST_S = 0.5
 _MEMORY = 32768  # requests
-_HUB = 16
+HUB = 16
+"""So many continuations make a block one that sessions share."""
 _NONE: Rows = np.zeros(0, np.int64)
 
 
@@ -32,17 +37,22 @@ def way_of(n_known: int, n_new: int, n_behind: int, n_children: int) -> int:
     (the last block of a prompt is seldom met again). More: it leaves a known path, as a regenerated answer or a shared
     document does. Where many have gone on, after a system prompt say, it is a new session, told by its length.
     """
-    if n_known == 0 or n_children >= _HUB:
+    if n_known == 0 or n_children >= HUB:
         return 8 + min(max((n_known + n_new).bit_length() - 1, 0), 7)
     return (0 if n_behind <= 1 else 4) + (n_new > 1) + (n_new > 3) + (n_new > 7)
 
 
 def traits_of(way: int, n_known: int, n_blocks: int) -> Rows:
     """The class of each block of a request: known before or not, its way, whether it is the last one."""
-    traits = np.full(n_blocks, 2 * way, np.int64)
-    traits[:n_known] += 2 * N_WAYS
-    traits[-1] += 1
+    traits = np.full(n_blocks, 3 * way + INSIDE, np.int64)
+    traits[:n_known] += 3 * N_WAYS
+    traits[-1] += END
     return traits
+
+
+def left(traits: Rows) -> Rows:
+    """The classes of the same blocks when they are given up."""
+    return traits - traits % 3 + LEFT
 
 
 class ReturnModel:
@@ -61,20 +71,20 @@ class ReturnModel:
         self._lives: Floats = np.zeros((N_TRAITS, _N_AGES))
         self.n_returns = 0
         """Blocks that came back so far."""
-        known, way, end = np.unravel_index(np.arange(N_TRAITS), (2, N_WAYS, 2))
+        known, way, place = np.unravel_index(np.arange(N_TRAITS), (2, N_WAYS, 3))
         octave = np.arange(_N_AGES) // _AGES_TOGETHER
         n_octaves = int(octave[-1]) + 1
-        each = (np.repeat(known, _N_AGES), np.repeat(way, _N_AGES), np.repeat(end, _N_AGES))
+        each = (np.repeat(known, _N_AGES), np.repeat(way, _N_AGES), np.repeat(place, _N_AGES))
         octaves = np.tile(octave, N_TRAITS)
         traits = np.repeat(np.arange(N_TRAITS), _N_AGES)
         self._factors: list[tuple[Rows, int, float]] = [
             (each[0], 2, _PRIOR),
             (each[1], N_WAYS, _PRIOR),
-            (each[2], 2, _PRIOR),
+            (each[2], 3, _PRIOR),
             (each[1] * n_octaves + octaves, N_WAYS * n_octaves, _PRIOR),
             (traits * n_octaves + octaves, N_TRAITS * n_octaves, _PRIOR_OF_CLASS),
         ]
-        self._scores: Floats = np.zeros((N_TRAITS, _N_AGES))
+        self._logs: Floats = np.zeros((N_TRAITS, _N_AGES))
         self.fit(BlockTable(), 0.0, 0)
 
     def returned(self, table: BlockTable, rows: Rows, now_s: float) -> None:
@@ -87,8 +97,11 @@ class ReturnModel:
         self._count(self._lives, table, rows, now_s)
 
     def scores(self, table: BlockTable, rows: Rows, now_s: float) -> Floats:
-        """Uses a second that each of these blocks is worth, for its place."""
-        return self._scores[table.trait[rows], _ages(now_s - table.used_s[rows])]
+        """Uses a second that each of these blocks is worth, for its place; between two ages it is interpolated."""
+        at = np.clip((np.log2(np.maximum(now_s - table.used_s[rows], _YOUNGEST_S)) * 2) - 0.5, 0, _N_AGES - 1.001)
+        before = at.astype(np.int64)
+        share, traits = at - before, table.trait[rows]
+        return np.exp(self._logs[traits, before] * (1 - share) + self._logs[traits, before + 1] * share)
 
     def fit(self, table: BlockTable, now_s: float, n_requests: int) -> None:
         """Scores by all that was seen; `n_requests` came since the last fit, and what is long ago counts less."""
@@ -106,7 +119,8 @@ class ReturnModel:
                 new = (np.bincount(which, events, n) + prior) / (others + prior)
                 products *= (new / value)[which]
                 value[:] = new
-        self._scores = _gittins(np.minimum(products.reshape(N_TRAITS, _N_AGES) * hazards, _MOST_HAZARD))
+        scores = _gittins(np.minimum(products.reshape(N_TRAITS, _N_AGES) * hazards, _MOST_HAZARD))
+        self._logs = np.log(np.maximum(scores, _LEAST_SCORE))
         fading = 0.5 ** (n_requests / _MEMORY)
         self._events *= fading
         self._lives *= fading

@@ -39,6 +39,8 @@ class BlockTable:
         self.uses: Rows = np.zeros(0, np.int64)
         self.trait: Rows = np.zeros(0, np.int64)
         """Class of its last request, see `Traits`."""
+        self.visit: Rows = np.zeros(0, np.int64)
+        """Number of its last request."""
         self.length: Rows = np.ones(0, np.int64)
         """Blocks of its last request."""
         self.used_s: Floats = np.zeros(0)
@@ -73,7 +75,7 @@ class BlockTable:
             self.n_children[above] += 1
         self.is_here[row], self.prefix[row], self.volume[row] = True, number, volume
         self.depth[row] = 0 if above is None else self.depth[above] + 1
-        self.n_children[row] = self.uses[row] = self.trait[row] = 0
+        self.n_children[row] = self.uses[row] = self.trait[row] = self.visit[row] = 0
         self.length[row], self.used_s[row], self.held_until_s[row] = 1, 0.0, 0.0
         return row
 
@@ -99,6 +101,10 @@ class BlockTable:
         counts = np.bincount(self.volume[self.all_rows()], minlength=len(self.volumes))
         return dict(zip(self.volumes, counts.tolist(), strict=True))
 
+    def behind(self, visit: int, depth: int) -> Rows:
+        """The blocks last used by that request, and deeper in their chain than `depth`."""
+        return np.flatnonzero(self.is_here & (self.visit == visit) & (self.depth > depth))
+
     def path(self, row: int) -> list[int]:
         """The rows from the first block of its chain that is here to this one."""
         found = [row]
@@ -116,7 +122,8 @@ class BlockTable:
 
     def _grow(self, n_rows: int) -> None:
         for name in (
-            "is_here", "prefix", "volume", "depth", "n_children", "uses", "trait", "length", "used_s", "held_until_s",
+            "is_here", "prefix", "volume", "depth", "n_children", "uses", "trait", "visit", "length", "used_s",
+            "held_until_s",
         ):  # fmt: skip
             old: npt.NDArray[Any] = getattr(self, name)
             new = np.zeros(n_rows, old.dtype)
