@@ -114,6 +114,11 @@ def test_blocks_are_moved_by_all_ranks_and_it_is_told(start, tmp_path):
     eventually(lambda: service.index()["engines"][0]["volumes"] == {"": 0, "fast": 5})
 
 
+def test_a_log_that_cannot_be_written_is_said_before_anything_begins(tmp_path):
+    with pytest.raises(ConfigError, match=r"^log_file: can't write"):
+        Service(AdvisorSettings(log_file=str(tmp_path / "nowhere" / "log")), NoAgents(), Heard())
+
+
 def test_a_dry_run_tells_once_and_moves_nothing(start):
     rig = Rig()
     service, heard = start(Known(rank0=rig.agent), dry_run=True)

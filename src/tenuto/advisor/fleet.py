@@ -43,7 +43,12 @@ class Fleet:
         """Look for agents, ask each how its volumes are, and register those of the settings that it lacks."""
         if self._root is None:
             return
-        for path in self._agents.find(self._root):
+        try:
+            found = self._agents.find(self._root)
+        except _AWAY as error:
+            logger.warning("tenuto: no agents are found under %s: %s", self._root, error)
+            return
+        for path in found:
             member = self._members.get(path)
             try:
                 agent = self._agents.connect(path) if member is None else member.agent

@@ -14,10 +14,10 @@ INSIDE, END, LEFT = 0, 1, 2
 """Of a block in its request: followed by others; its last; given up, since a later request went on before it."""
 N_TRAITS = 2 * N_WAYS * 3
 _N_AGES = 26
-_AGES_TOGETHER = 2
+_AGES_TOGETHER = 4
 _EDGES_S: Floats = 2.0 ** (np.arange(_N_AGES + 1) / 2)  # the first class begins at 0
 _PRIOR = 5.0  # requests' worth of belief in a factor of 1
-_PRIOR_OF_CLASS = 2.0
+_PRIOR_OF_CLASS = 4.0
 _PRIOR_HAZARD = 0.03
 _SWEEPS = 4
 _MOST_HAZARD = 0.95
@@ -59,7 +59,7 @@ class ReturnModel:
     """Learns from blocks that came back, and from those that still wait or are gone, how soon a class returns.
 
     Ages are in seconds, in half octaves. The hazard of a class at an age is that of all blocks at this age, times a
-    factor for each value of each trait, one for each way in each octave, and one for each class in each octave (a
+    factor for each value of each trait, one for each way in each two octaves, and one for each class in these (a
     log-linear Poisson model fitted by iterative scaling, Deming and Stephan 1940; each factor is drawn to 1 by
     a few requests' worth of belief). The score is the Gittins index (J. R. Statist. Soc. B 41, 1979): the most
     uses a second that a block gives for its place, if it is kept until some age and then given up. A request is
@@ -72,17 +72,17 @@ class ReturnModel:
         self.n_returns = 0
         """Blocks that came back so far."""
         known, way, place = np.unravel_index(np.arange(N_TRAITS), (2, N_WAYS, 3))
-        octave = np.arange(_N_AGES) // _AGES_TOGETHER
-        n_octaves = int(octave[-1]) + 1
+        together = np.arange(_N_AGES) // _AGES_TOGETHER
+        n_spans = int(together[-1]) + 1
         each = (np.repeat(known, _N_AGES), np.repeat(way, _N_AGES), np.repeat(place, _N_AGES))
-        octaves = np.tile(octave, N_TRAITS)
+        spans = np.tile(together, N_TRAITS)
         traits = np.repeat(np.arange(N_TRAITS), _N_AGES)
         self._factors: list[tuple[Rows, int, float]] = [
             (each[0], 2, _PRIOR),
             (each[1], N_WAYS, _PRIOR),
             (each[2], 3, _PRIOR),
-            (each[1] * n_octaves + octaves, N_WAYS * n_octaves, _PRIOR),
-            (traits * n_octaves + octaves, N_TRAITS * n_octaves, _PRIOR_OF_CLASS),
+            (each[1] * n_spans + spans, N_WAYS * n_spans, _PRIOR),
+            (traits * n_spans + spans, N_TRAITS * n_spans, _PRIOR_OF_CLASS),
         ]
         self._logs: Floats = np.zeros((N_TRAITS, _N_AGES))
         self.fit(BlockTable(), 0.0, 0)

@@ -8,8 +8,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import msgspec
 
@@ -19,6 +20,7 @@ from tenuto.advisor.fleet import Fleet, common_volumes
 from tenuto.advisor.orders import Drop
 from tenuto.advisor.report import report_index, report_prefixes, report_volumes
 from tenuto.advisor.settings import AdvisorSettings, parse_volumes
+from tenuto.errors import ConfigError
 from tenuto.events import Message
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Service:
     """`run` until `stop`. Reports may be asked from any thread.
 
     What is away costs nothing: without events nothing is planned, without agents the index is kept and nothing moved.
+    Raises `ConfigError` for a log file that can't be written, and for rules that are none.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Service:
         self._advisor = Advisor(settings)
         root = Path(settings.disk.path) if settings.disk.path else None
         self._fleet = Fleet(agents, root, parse_volumes(settings.volumes))
+        self._log = _opened(settings.log_file)
         self._lock = threading.Lock()  # of the advisor and what is below
         self._workers: dict[WorkerName, list[AgentInfo]] = {}
         self._orders: deque[dict[str, Any]] = deque(maxlen=_MOST_ORDERS)
@@ -67,6 +71,8 @@ class Service:
         while not self._stopped.is_set():
             self.turn()
         carrier.join(timeout=_REFRESH_S)
+        if self._log is not None:
+            self._log.close()
 
     def stop(self) -> None:
         """Have `run` end; an order that is under way is not waited for long."""
@@ -164,6 +170,13 @@ class Service:
         self._orders.append(note)
         line = msgspec.json.encode(note).decode()
         logger.info("tenuto: %s", line)
-        if self._settings.log_file:
-            with Path(self._settings.log_file).open("a") as file:
-                file.write(line + "\n")
+        if self._log is not None:
+            with suppress(OSError):  # a full disk costs lines alone
+                print(line, file=self._log, flush=True)
+
+
+def _opened(log_file: str) -> TextIO | None:
+    try:
+        return Path(log_file).open("a", encoding="utf-8") if log_file else None
+    except OSError as error:
+        raise ConfigError(f"log_file: can't write {log_file} ({error.strerror}); give another file") from None

@@ -1,4 +1,4 @@
-"""The blocks of one worker's disk tier, in columns: 200,000 take about 40 MB."""
+"""The blocks of one worker's disk tier, in columns: 200,000 take about 80 MB."""
 
 from __future__ import annotations
 
