@@ -7,6 +7,8 @@ from tenuto.advisor.returning import END, LEFT, way_of
 from tenuto.events import Batch, Publisher, Source, make_sender, parse_address
 from tenuto.manager import inventory
 from tenuto.pools.facts import Cleared, Removed, Stored, TierKind, Used
+from tenuto.simulator import Bandwidths, Request
+from tenuto.simulator.simulation import Simulation, Tiers
 from tenuto.testing.nats_broker import free_port
 from tests.advisor.advisor_rig import Rig, chain
 from tests.events.events_rig import DISK, HOST, SHAPE, SOURCE, Life, Told
@@ -68,6 +70,25 @@ def test_an_advisor_and_a_publisher_that_are_started_again_have_an_equal_index()
     live(2000)
     hear(second, lambda index: check(index, life))
     telling.close()
+
+
+@pytest.mark.unit
+def test_a_real_manager_tells_enough_to_know_its_disk_and_what_comes_back():
+    simulation = Simulation(Tiers(n_host=40, n_disk=120, disk_policy="lru", admission="all"), Bandwidths())
+    manager, rig, facts = simulation.manager, Rig(), []
+    manager.flights.tells_uses = True
+    take = manager.take_facts
+    manager.take_facts = lambda: facts.extend(take()) or ()  # the simulation throws them away
+    keys = [chain(6, seed=n) for n in range(60)]
+    requests = [Request(float(n), [key.hash for key in keys[n % 17 if n % 2 else n]]) for n in range(60)]
+    simulation.run(requests)
+    rig.tell(facts)
+    table, pool = rig.index.table, manager.disk
+    assert pool is not None
+    assert set(table.rows) == {key.hash for key in pool.registered(0, len(pool))}
+    used = sum(len(fact.keys) for fact in facts if isinstance(fact, Used))
+    assert used == sum(simulation.outcome.n_hits.values()) > 0
+    assert 0 < rig.index.model.n_returns <= used
 
 
 @pytest.mark.unit

@@ -13,7 +13,7 @@ from tenuto.tokens import BlockHash
 
 _GRACE_S = 30.0  # a request that neither reads nor adds for so long is over
 _MOST_OPEN = 1024
-_LEAST_FIT, _MOST_FIT = 64, 512  # requests between two fits: the fewer, the less is known yet
+_LEAST_FIT = 512  # requests between two fits
 
 
 class _Visit:
@@ -72,7 +72,7 @@ class Visits:
         if above:
             self._use(visit, above, now_s)
         self._n_since_fit += 1
-        if self._n_since_fit >= min(max(_LEAST_FIT, self._n_begun // 4), _MOST_FIT):
+        if self._n_since_fit >= _LEAST_FIT:
             self._model.fit(self._table, now_s, self._n_since_fit)
             self._n_since_fit = 0
         return visit
