@@ -66,8 +66,7 @@ class BlockManager:
 
     def onboard(self, hit: Hit, pages: Sequence[PageRun]) -> Onboard:
         """Load the hit's blocks into device pages, one run per block. Consumes the hit."""
-        transfers: list[Transfer] = []
-        at = 0
+        transfers, at = list[Transfer](), 0
         for span in hit.spans:
             runs = tuple(pages[at : at + len(span.keys)])
             at += len(span.keys)
@@ -78,6 +77,7 @@ class BlockManager:
             else:
                 transfers += self._load_disk(span, runs)
         self._open_hits.discard(id(hit))
+        self.told.used(hit.spans)
         return Onboard(tuple(transfers), frozenset(transfer.id for transfer in transfers if transfer.pages))
 
     # -- keeping ------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Mover:
     def move(self, hashes: Sequence[BlockHash], target: str) -> Moved:
         """See `StorageAgent.move`."""
         self._books.need(target)
-        n_moved, absent, refused = 0, list[bytes](), list[bytes]()
+        n_moved, absent, refused = 0, list[BlockHash](), list[BlockHash]()
         wanted = list(dict.fromkeys(hashes))
         for at in range(0, len(wanted), self._n_batch):
             batch = wanted[at : at + self._n_batch]
@@ -123,7 +123,7 @@ class Mover:
     def drain(self, name: str) -> Moved:
         """Take everything out of a volume that is marked as draining. Raises `StoreError` (TIMEOUT)."""
         volume = self._books.volumes[name]
-        n_moved, lost = 0, list[bytes]()
+        n_moved, lost = 0, list[BlockHash]()
         deadline = time.monotonic() + _DRAIN_S
         while True:
             entries = [(At(name, place), key) for place, key in volume.blocks_from(0, self._n_batch)]
