@@ -18,6 +18,9 @@ from tenuto.simulator import Request, read_trace
 from tenuto.testing.nats_broker import free_port
 from tenuto.tokens import BlockHash
 from tests.events.events_rig import DISK, SHAPE, SOURCE, make_keys
+from tests.events.reader import Reader, hear
+from tests.library.library_rig import EXTENT, n_found, opened, prompt, store
+from tests.library.test_volumes import check
 
 WAIT_S = 30.0
 
@@ -117,3 +120,30 @@ def test_the_bench_reads_a_trace(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "TRACE: none is given" in said
     assert "is of tenuto bench advisor alone" in said
+
+
+@pytest.mark.adapter
+def test_it_moves_the_blocks_of_a_living_cache_which_goes_on_reading_them_right(advisor, tmp_path):
+    url = f"zmq://127.0.0.1:{free_port()}"
+    home, fast = tmp_path / "home", f"fast={tmp_path / 'fast'}?capacity={48 * EXTENT}"
+    options = {"n_host": 4, "events__url": url, "events__node": "here", "events__worker": "cache"}
+    with opened(home, **options) as cache:
+        process, port = advisor("--events", url, "--disk", str(home), "--volume", fast)
+        until = time.monotonic() + WAIT_S
+        turn = n_moved = n_fast = 0
+        while turn < 40 or n_moved < 36 or not n_fast:
+            assert time.monotonic() < until, get(port, "/orders")
+            number = turn % 5 if turn % 2 else turn  # five prompts come back all the time
+            if n_found(cache, prompt(number, 3)) < 3:
+                store(cache, prompt(number, 3))
+            assert cache.flush()
+            turn += 1
+            n_moved = sum(order.get("n_moved", 0) for order in get(port, "/orders")["orders"])
+            engines = get(port, "/volumes")["engines"]
+            n_fast = sum(v["n_blocks"] for rank in engines for v in rank["volumes"] if v["name"] == "fast")
+        assert not cache.statistics().get("corrupt.disk")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        assert [n_found(cache, prompt(number, 3)) for number in range(5)] == [3] * 5
+        assert cache.flush()
+        hear(Reader(url), check(cache))

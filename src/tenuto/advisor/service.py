@@ -146,19 +146,24 @@ class Service:
         refresh_at = 0.0
         while not self._stopped.is_set():
             if time.monotonic() >= refresh_at:
-                self._fleet.refresh()
+                self._refresh()
                 refresh_at = time.monotonic() + _REFRESH_S
-                with self._lock:
-                    self._workers = self._fleet.workers()
             try:
                 name, task = self._tasks.get(timeout=self._settings.tick_s)
             except queue.Empty:
                 continue
             said, moved = self._fleet.carry_out(name, task)
+            if self._tasks.empty():  # what is planned next goes by how volumes are now
+                self._refresh()
             with self._lock:
                 self._n_waiting[name] -= 1
                 self._advisor.done(name, task, moved, self._clock())
                 self._note(name, task, said)
+
+    def _refresh(self) -> None:
+        self._fleet.refresh()
+        with self._lock:
+            self._workers = self._fleet.workers()
 
     def _note(self, name: WorkerName, task: Task, said: dict[str, Any]) -> None:
         order = task.order
