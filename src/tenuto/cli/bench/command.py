@@ -174,6 +174,16 @@ def run_advisor(options: Options, bar: Bar) -> Measured:
     return measure_advisor(expand_user(options.trace, "TRACE"), sizes, bar)
 
 
+def run_volumes(options: Options, bar: Bar) -> Measured:
+    """Blocks read while they are moved between volumes, and while a volume is compacted."""
+    from tenuto.cli.bench.volumes import VolumeSizes, measure_volumes
+    from tenuto.cli.bench.workfolder import work_folder
+
+    quick = VolumeSizes(n_blocks=48, phase_s=0.2)
+    with work_folder(options.folder) as work:
+        return measure_volumes(work, quick if options.is_quick else VolumeSizes(), bar)
+
+
 BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "hash": run_hash,
     "pool": run_pool,
@@ -186,6 +196,7 @@ BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "serving": run_serving,
     "events": run_events,
     "advisor": run_advisor,
+    "volumes": run_volumes,
 }
 
 TARGETS: dict[str, dict[str, tuple[str, float]]] = {
@@ -237,6 +248,7 @@ TARGETS: dict[str, dict[str, tuple[str, float]]] = {
         "bytes_per_event": ("≤", 120),
     },
     "advisor": {"over_lru": ("≥", 1.1)},
+    "volumes": {"wrong": ("≤", 0), "failed": ("≤", 0), "given_back": ("≥", 0.9)},
 }
 
 
@@ -257,7 +269,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--dir",
         type=Path,
         metavar="DIR",
-        help="where to measure (disk: 4 GB, layered: 5 GB, split: 40 GB, ttft: 55 GB, given back)",
+        help="where to measure (disk: 4 GB, volumes: 2 GB, layered: 5 GB, split: 40 GB, ttft: 55 GB, given back)",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     add_pool_options(parser)
