@@ -150,9 +150,9 @@ class ObjectStore:
         """See `Volume`."""
         return self._manifest.find(hashes)
 
-    def blocks_from(self, slot: int, most: int) -> Sequence[tuple[int, BlockKey]]:
+    def blocks_from(self, slot: int, most: int, below: int | None = None) -> Sequence[tuple[int, BlockKey]]:
         """See `Volume`."""
-        return self._manifest.blocks_from(slot, most)
+        return self._manifest.blocks_from(slot, most, below)
 
     def give_back(self, n_slots: int) -> int:  # noqa: ARG002
         """See `Volume`: an object takes nothing once it is forgotten."""
