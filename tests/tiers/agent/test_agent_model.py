@@ -1,4 +1,4 @@
-"""An agent against a model of what its manager believes: whatever is done, in any order, no block is wrong or forgotten."""
+"""An agent against a model of what its manager believes: no block is wrong or forgotten, whatever is done."""
 
 from __future__ import annotations
 

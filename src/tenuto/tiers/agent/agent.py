@@ -136,15 +136,17 @@ class StorageAgent(SlotStore):
                     )
             owner = known.owner if known and known.url == url else secrets.token_hex(8)
             listed = Listed(name, url, capacity_bytes, owner)
-            volume = self._opener.open(listed)
+            with self._lock:
+                self._file.add(listed)  # first: who is killed behind this finds all that was made
             with ExitStack() as undo:
+                undo.callback(self._unlist, name, known)
+                volume = self._opener.open(listed)
                 undo.callback(volume.close)
                 if volume.recovered:  # of a time before it was registered here
                     volume.forget([place for place, _ in volume.recovered])
                 if self._arena is not None:
                     volume.attach(self._arena)
                 with self._lock:
-                    self._file.add(listed)
                     self._books.room.add(name, volume)
                 undo.pop_all()
         logger.info("tenuto: volume %s: %s", name, url)
@@ -212,6 +214,10 @@ class StorageAgent(SlotStore):
     def _listed(self, name: str) -> Listed | None:
         """How a volume was registered; with the lock."""
         return next((volume for volume in self._file.volumes() if volume.name == name), None)
+
+    def _unlist(self, name: str, known: Listed | None) -> None:
+        with self._lock:
+            self._file.remove(name) if known is None else self._file.add(known)
 
     def __repr__(self) -> str:
         counts = Counter({name: volume.n_blocks for name, volume in list(self._books.room.volumes.items())})

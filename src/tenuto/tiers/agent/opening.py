@@ -13,8 +13,9 @@ from urllib.parse import unquote, urlsplit
 from tenuto.errors import ConfigError, StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.settings import expand_user
+from tenuto.tiers.agent.bucket import SCHEMES, open_raw
 from tenuto.tiers.agent.mapfile import LISTINGS, Listed
-from tenuto.tiers.agent.objects import SCHEMES, ObjectStore, is_object_url, open_bucket
+from tenuto.tiers.agent.objects import ObjectStore, is_object_url
 from tenuto.tiers.agent.volume import Volume
 from tenuto.tiers.disk import DiskSettings, DiskStore
 from tenuto.tiers.disk.instance import claim, remove_dead, root_lock
@@ -43,10 +44,10 @@ class VolumeOpener:
                 f"volume {listed.name}: a capacity of {listed.capacity_bytes} bytes has no room for two blocks of "
                 f"{self.codec.layout.extent_bytes}; give more"
             )
-        if is_object_url(listed.url):
+        if _is_objects(listed):
             prefix = f"{self.namespace.folder}/{listed.owner}/rank-{self.rank}"
             folder = self.folder / LISTINGS / listed.name
-            return ObjectStore(open_bucket(listed.url), prefix, folder, self.codec, listed.capacity_bytes)
+            return ObjectStore(open_raw(listed.url), prefix, folder, self.codec, listed.capacity_bytes)
         return self._open_folder(listed, folder_of(listed.name, listed.url))
 
     def erase(self, name: str, volume: Volume) -> None:
@@ -55,7 +56,11 @@ class VolumeOpener:
             instance = volume.claim.instance
             with suppress(OSError), root_lock(instance.parents[1]):
                 remove_dead(instance)
-        else:
+        elif isinstance(volume, ObjectStore):
+            try:
+                volume.clear()
+            except StoreError as error:
+                logger.warning("tenuto: volume %s: objects are left in its store: %s", name, error)
             shutil.rmtree(self.folder / LISTINGS / name, ignore_errors=True)
 
     def _open_folder(self, listed: Listed, root: Path) -> DiskStore:
@@ -77,6 +82,17 @@ class VolumeOpener:
         return store
 
 
+def _is_objects(listed: Listed) -> bool:
+    """Whether it is an object store. Raises `ConfigError` for an URL that is none."""
+    try:
+        listed.url.encode()
+        if "\0" not in listed.url:
+            return is_object_url(listed.url)
+    except ValueError:
+        pass
+    raise ConfigError(f"volume {listed.name}: {listed.url!r} is no URL and no path")
+
+
 def folder_of(name: str, url: str) -> Path:
     """The folder that a volume's URL means: a path, or file://PATH. Raises `ConfigError`."""
     parts = urlsplit(url)
@@ -86,7 +102,8 @@ def folder_of(name: str, url: str) -> Path:
             f"volume {name}: {url!r} is neither a folder nor an object store; give a path, file://PATH, or {known}..."
         )
     path = expand_user(Path(unquote(parts.path) if parts.scheme else url), f"volume {name}")
-    if not path.is_absolute() or parts.netloc:
+    is_odd = parts.netloc or (parts.scheme and (parts.query or parts.fragment))
+    if is_odd or "\0" in str(path) or not path.is_absolute():
         raise ConfigError(f"volume {name}: {url!r} is no absolute path; give one, as /mnt/fast or file:///mnt/fast")
     return path
 

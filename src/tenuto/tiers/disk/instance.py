@@ -150,6 +150,8 @@ def remove_dead(instance: Path, others: tuple[Path, ...] = ()) -> None:
     home = instance.parent
     parts = [other / home.name / instance.name for other in others]
     for folder in (*parts, instance):  # what is cut short meanwhile is still found and listed
+        for rank in folder.glob("rank-*"):  # first: as long as something is left, it is said whose
+            shutil.rmtree(rank, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # the namespace folder goes with its last instance
         if not instances(home):
