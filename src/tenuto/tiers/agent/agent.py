@@ -136,6 +136,7 @@ class StorageAgent(SlotStore):
                     )
             owner = known.owner if known and known.url == url else secrets.token_hex(8)
             listed = Listed(name, url, capacity_bytes, owner)
+            self._opener.check(listed)
             with self._lock:
                 self._file.add(listed)  # first: who is killed behind this finds all that was made
             with ExitStack() as undo:

@@ -37,13 +37,29 @@ class VolumeOpener:
     rank: int
     split: str
 
-    def open(self, listed: Listed) -> Volume:
-        """Raises `ConfigError` for what can never be a volume, `StoreError` for a reason that may pass."""
+    def check(self, listed: Listed) -> None:
+        """Raise `ConfigError` for what can never be a volume, as far as that can be told without touching anything."""
         if listed.capacity_bytes < 2 * self.codec.layout.extent_bytes:
             raise ConfigError(
                 f"volume {listed.name}: a capacity of {listed.capacity_bytes} bytes has no room for two blocks of "
                 f"{self.codec.layout.extent_bytes}; give more"
             )
+        if _is_objects(listed):
+            return
+        root = folder_of(listed.name, listed.url)
+        try:
+            if root.is_block_device():
+                raise ConfigError(
+                    f"volume {listed.name}: {root} is a block device; make a file system on it, and give its folder"
+                )
+            if root.resolve() == self.folder.parents[2].resolve():
+                raise ConfigError(f"volume {listed.name}: {root} is the home volume's folder; give another one")
+        except OSError as error:
+            raise ConfigError(f"volume {listed.name}: {error.strerror or error}: {str(root)[:200]}") from None
+
+    def open(self, listed: Listed) -> Volume:
+        """Raises `ConfigError` for what can never be a volume, `StoreError` for a reason that may pass."""
+        self.check(listed)
         if _is_objects(listed):
             prefix = f"{self.namespace.folder}/{listed.owner}/rank-{self.rank}"
             folder = self.folder / LISTINGS / listed.name
@@ -64,14 +80,8 @@ class VolumeOpener:
             shutil.rmtree(self.folder / LISTINGS / name, ignore_errors=True)
 
     def _open_folder(self, listed: Listed, root: Path) -> DiskStore:
-        if root.is_block_device():
-            raise ConfigError(
-                f"volume {listed.name}: {root} is a block device; make a file system on it, and give its folder"
-            )
-        if root.resolve() == self.folder.parents[2].resolve():
-            raise ConfigError(f"volume {listed.name}: {root} is the home volume's folder; give another one")
         try:
-            mine = claim(root, self.namespace, listed.owner, self.rank, self.split)
+            mine = claim(root, self.namespace, listed.owner, self.rank, self.split, takes_over=False)
         except ConfigError as error:
             raise ConfigError(f"volume {listed.name}: {str(error).removeprefix('tiers.disk.path: ')}") from None
         with ExitStack() as undo:
