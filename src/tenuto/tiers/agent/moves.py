@@ -15,6 +15,7 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.agent.bindings import At
 from tenuto.tiers.agent.books import Books
 from tenuto.tiers.agent.messages import Compacted, Moved
+from tenuto.tiers.agent.room import Room
 from tenuto.tiers.store import SlotIO
 from tenuto.tokens import BlockHash, BlockKey
 
@@ -249,7 +250,7 @@ class Mover:
                     copies.append(_Copy(slot, key, was, At(target, to), arena.slot(len(copies))))
         if not copies:
             return outcome
-        failed = set[BlockHash]() if is_there else self._read(copies)
+        failed = set[BlockHash]() if is_there else _read(self._books.room, copies)
         good = [copy for copy in copies if copy.key.hash not in failed]
         failures = self._books.room.volumes[target].write(
             [SlotIO(copy.to.place, copy.key, copy.buffer) for copy in good]
@@ -264,11 +265,12 @@ class Mover:
                     self._tell([(copy.key, target)], [])
         return outcome
 
-    def _read(self, copies: Sequence[_Copy]) -> set[BlockHash]:
-        """Read blocks where they are; those that failed."""
-        failed: set[BlockHash] = set()
-        for name in {copy.was.volume for copy in copies}:
-            some = [copy for copy in copies if copy.was.volume == name]
-            items = [SlotIO(copy.was.place, copy.key, copy.buffer) for copy in some]
-            failed |= {some[failure.index].key.hash for failure in self._books.room.volumes[name].read(items)}
-        return failed
+
+def _read(room: Room, copies: Sequence[_Copy]) -> set[BlockHash]:
+    """Read blocks where they are; those that failed."""
+    failed: set[BlockHash] = set()
+    for name in {copy.was.volume for copy in copies}:
+        some = [copy for copy in copies if copy.was.volume == name]
+        items = [SlotIO(copy.was.place, copy.key, copy.buffer) for copy in some]
+        failed |= {some[failure.index].key.hash for failure in room.volumes[name].read(items)}
+    return failed

@@ -11,6 +11,7 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.agent.bindings import At
 from tenuto.tiers.agent.books import Books, elsewhere
 from tenuto.tiers.agent.messages import HOME
+from tenuto.tiers.agent.room import Room
 from tenuto.tiers.agent.volume import Volume
 from tenuto.tiers.disk import DiskStore
 from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO, StoreNews
@@ -161,22 +162,8 @@ class SlotStore:
                     if is_there and at is not None and at.volume != HOME:
                         self._news.moved.append((items[index].key, at.volume))
                 self._books.room.unpin(ats)
-                self._tell_faults(ats, failures)
+                _tell_faults(self._books.room, ats, failures)
         return failures
-
-    def _tell_faults(self, ats: Sequence[At | None], failures: Sequence[Failure]) -> None:
-        """With the lock: volumes that wrote something, and those that wrote nothing, as their disk is at fault."""
-        failed = {failure.index: failure for failure in failures}
-        by_volume: dict[str, list[Failure | None]] = {}
-        for index, at in enumerate(ats):
-            if at is not None:
-                by_volume.setdefault(at.volume, []).append(failed.get(index))
-        for name, fates in by_volume.items():
-            faults = [fate.message for fate in fates if fate is not None and fate.cause in _FAULTS]
-            if len(faults) == len(fates):
-                self._books.room.tell(name, faults[0])
-            elif None in fates:
-                self._books.room.tell(name, "")
 
     @contextmanager
     def _reading(self, slots: Sequence[int]) -> Generator[list[At | None]]:
@@ -194,3 +181,18 @@ class SlotStore:
         """With the lock."""
         self._news.moved += moved
         self._news.lost += lost
+
+
+def _tell_faults(room: Room, ats: Sequence[At | None], failures: Sequence[Failure]) -> None:
+    """Tell of volumes that wrote something, and of those that wrote nothing, as their disk is at fault."""
+    failed = {failure.index: failure for failure in failures}
+    by_volume: dict[str, list[Failure | None]] = {}
+    for index, at in enumerate(ats):
+        if at is not None:
+            by_volume.setdefault(at.volume, []).append(failed.get(index))
+    for name, fates in by_volume.items():
+        faults = [fate.message for fate in fates if fate is not None and fate.cause in _FAULTS]
+        if len(faults) == len(fates):
+            room.tell(name, faults[0])
+        elif None in fates:
+            room.tell(name, "")
