@@ -31,6 +31,7 @@ SizeOrAuto = Annotated[str | int, msgspec.Meta(title='size or "auto"')]
 Folder = Annotated[str, msgspec.Meta(title="folder")]
 File = Annotated[str, msgspec.Meta(title="file")]
 Folders = Annotated[tuple[str, ...], msgspec.Meta(title="folders")]
+Texts = Annotated[tuple[str, ...], msgspec.Meta(title="texts")]
 DiskRuntime = Literal["file", "striped", "nixl+posix", "nixl+gds", "nixl+gds_mt", "cufile"]
 Name = Annotated[str, msgspec.Meta(title="name")]
 Url = Annotated[str, msgspec.Meta(title="URL")]
@@ -284,18 +285,27 @@ def _disk_conflicts(disk: Disk) -> list[Fault]:
     return []
 
 
-def find_faults(settings: dict[str, Any], struct: type[msgspec.Struct] = Config, prefix: str = "") -> list[Fault]:
-    """All that is wrong in `settings`, a group of nested settings whose names start with `prefix`."""
+def find_faults(
+    settings: dict[str, Any],
+    struct: type[msgspec.Struct] = Config,
+    prefix: str = "",
+    root: type[msgspec.Struct] | None = None,
+) -> list[Fault]:
+    """All that is wrong in `settings`, a group of nested settings whose names start with `prefix`.
+
+    `root`: all settings there are, for what may have been meant; None: those of `struct`.
+    """
+    root = root or struct
     faults: list[Fault] = []
     known = {field.name: field.type for field in msgspec.structs.fields(struct)}
     for key, value in settings.items():
         name = " ".join(f"{prefix}{key}".split())
         if key not in known:
-            faults.append(Fault(name, f"unknown setting; {_nearest(str(key), known, prefix)}"))
+            faults.append(Fault(name, f"unknown setting; {_nearest(str(key), known, prefix, root)}"))
         elif not _is_group(known[key]):
             faults += [Fault(name, why) for why in _whys(Leaf(name, struct.__name__, known[key], ""), value)]
         elif isinstance(value, dict):
-            faults += find_faults(cast("dict[str, Any]", value), known[key], f"{name}.")
+            faults += find_faults(cast("dict[str, Any]", value), known[key], f"{name}.", root)
         else:
             faults.append(Fault(name, f"expected a group of settings, got {value!r}"))
     return faults
@@ -305,19 +315,20 @@ def _is_group(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _nearest(key: str, known: dict[str, Any], prefix: str) -> str:
+def _nearest(key: str, known: dict[str, Any], prefix: str, root: type[msgspec.Struct]) -> str:
     """What was meant: what has that name elsewhere, else the nearest here, else what there is."""
-    near = [name for name in _all_names() if name.rpartition(".")[2] == key]
+    near = [name for name in _all_names(root) if name.rpartition(".")[2] == key]
     near = near or [prefix + name for name in difflib.get_close_matches(key, known, n=1, cutoff=0.5)]
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
 
 
-def _all_names() -> list[str]:
+def _all_names(root: type[msgspec.Struct]) -> list[str]:
     """Settings and groups."""
-    names = (leaf.name.split(".") for leaf in leaves())
+    names = (leaf.name.split(".") for leaf in leaves(root))
     return list(dict.fromkeys(".".join(parts[:n]) for parts in names for n in range(1, len(parts) + 1)))
 
 
+_TEXTS = "a list of texts"
 _WORDS: dict[Any, str] = {
     tuple[str, ...]: "a list of folders",
     int: "a whole number",
@@ -339,7 +350,7 @@ def _whys(leaf: Leaf, value: Any) -> Iterator[str]:
         value = msgspec.convert(value, leaf.base)
     except msgspec.ValidationError:
         choices = " or ".join(f'"{choice}"' for choice in get_args(leaf.base) if isinstance(choice, str))
-        yield f"expected {choices or _WORDS[leaf.base]}, got {value!r}"
+        yield f"expected {choices or (_TEXTS if leaf.type == Texts else _WORDS[leaf.base])}, got {value!r}"
         return
     match msgspec.inspect.type_info(leaf.type):
         case msgspec.inspect.IntType(ge=least, le=most) | msgspec.inspect.FloatType(ge=least, le=most):

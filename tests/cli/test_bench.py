@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_written_gives_one_line_before_anything_is_measu
 
 def test_an_unknown_name_gives_one_line_and_exit_code_2(capsys):
     assert main(["bench", "speed"]) == 2
-    names = "hash, pool, disk, scheduler, device, layered, ttft, split, serving, events"
+    names = "hash, pool, disk, scheduler, device, layered, ttft, split, serving, events, advisor"
     assert lines_of(capsys) == [f"tenuto bench: no bench is named 'speed'; there are {names}"]
 
 

@@ -146,7 +146,7 @@ def test_once_without_anybody_says_so(capsys, monkeypatch):
         (["zmq://h:1", "--interval", "0"], "--interval: 0 is out of range; give 0.1 to 3600 seconds"),
         (["zmq://h:1", "--interval", "nan"], "--interval: nan is out of range;"),
         (["zmq://h:1", "--ranks", "0"], "--ranks: 0 is out of range; give 1 to 1024"),
-        (["zmq://h:65533", "--ranks", "2"], "events.url: no port is left for rank 1"),
+        (["zmq://h:65533", "--ranks", "2"], "EVENTS_URL: no port is left for rank 1"),
         (["--config", "/nowhere.toml"], "config: can't read /nowhere.toml"),
         (["--config", "/dev/null"], "config: /dev/null has neither events.url nor runtime.metrics_port;"),
     ],

@@ -14,8 +14,10 @@ import argparse
 import faulthandler
 import json
 import os
+import random
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter
@@ -25,6 +27,7 @@ from typing import Any
 import torch
 
 from tenuto.cli.bench.tinymodel import LlamaShape, make_llama
+from tenuto.tiers.agent.client import AgentClient
 from tests.engine.life import Life, Oracle
 from tests.engine.life_births import Habits, births
 from tests.engine.life_bytes import PageWitness
@@ -159,6 +162,7 @@ def live(arguments: argparse.Namespace, folder: Path, counts: dict[str, Any]) ->
     if gathers is not None:
         gathers.least_bytes = 1  # each layer by itself
     life: Life | None = None
+    mover = Mover(engine, folder / "fast") if arguments.volumes else None
     try:
         counts |= compare_hits(engine, arguments.hits)
         began = time.monotonic()
@@ -170,8 +174,37 @@ def live(arguments: argparse.Namespace, folder: Path, counts: dict[str, Any]) ->
         counts |= dict(sorted(life.counts.items())) if life is not None else {}
         counts |= {"gathers": gathers.n_gathers if gathers is not None else 0}
         counts |= witness.counts() | {"wrong": witness.wrong} | chosen(engine.leader.statistics())
+        counts |= mover.end() if mover is not None else {}
     counts["missing"] = missing(counts)
     engine.close()
+
+
+class Mover(threading.Thread):
+    """Moves blocks between the home volume and another, as an advisor does, until `end`."""
+
+    def __init__(self, engine: Engine, fast: Path) -> None:
+        super().__init__(daemon=True)
+        self._store = engine.worker._store
+        self._disk = engine.leader.manager.disk
+        self._fast = fast
+        self._over = threading.Event()
+        self._counts: Counter[str] = Counter()
+        self.start()
+
+    def run(self) -> None:
+        with AgentClient(self._store.claim.folder / "control") as agent:
+            agent.register_volume("fast", str(self._fast), 200 * EXTENT_BYTES)
+            while not self._over.wait(0.01):
+                keys = self._disk.registered(0, len(self._disk))
+                for volume in ("fast", ""):
+                    outcome = agent.move([key.hash for key in random.sample(keys, min(16, len(keys)))], volume)
+                    self._counts["volumes.moved"] += outcome.n_moved
+                self._counts["volumes.compacted"] += agent.compact("fast").n_moved
+
+    def end(self) -> dict[str, int]:
+        self._over.set()
+        self.join()
+        return dict(self._counts)
 
 
 def _facts(engine: Engine) -> dict[str, Any]:
@@ -198,6 +231,7 @@ def main() -> int:
     parser.add_argument("--batch-invariant", action="store_true", help="vLLM's kernels that round alike in any batch")
     parser.add_argument("--onboard", default="async", help="how hits are loaded")
     parser.add_argument("--save", default="forward", help="when what is computed is stored")
+    parser.add_argument("--volumes", action="store_true", help="blocks are moved between two volumes all the while")
     parser.add_argument("--timeout", type=float, default=550.0, help="seconds after which all stacks are printed")
     parser.add_argument("--out", type=Path, help="write the JSON here, too")
     arguments = parser.parse_args()

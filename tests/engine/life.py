@@ -153,7 +153,7 @@ class Life:
         assert not any(left.values()), left
         for pool in (leader.manager.host, leader.manager.disk):
             s = pool.statistics()
-            assert s.free + s.registered == s.total, s
+            assert s.free + s.registered + leader.manager._n_empty(pool) == s.total, s
         manager, flights = leader.manager, leader.manager.flights
         held = {
             "leader": (

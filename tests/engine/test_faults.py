@@ -31,7 +31,7 @@ def put_on_disk(start):
 def first_extents(engine):
     """(pool file, extent size) of our slots 0, 1, 2, ..."""
     store = engine.worker._store
-    return store.claim.folder / "pool-00000.kv", store._extent_bytes
+    return store.claim.folder / "pool-00000.kv", store.home._extent_bytes
 
 
 def garbage_in_payload(file, extent):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tenuto.tiers.agent.client import AgentClient, find_agents
 from tests.engine.tiny import Engine, prompt
 
 pytestmark = pytest.mark.engine
@@ -72,3 +73,40 @@ def test_an_engine_on_a_stripe_finds_its_blocks_again_and_computes_while_a_folde
     assert begin().ask(TOKENS) == (0, answer)
     (tmp_path / "away").rename(others[1])
     assert begin().ask(TOKENS) == (HIT, answer)
+
+
+def test_blocks_are_found_and_read_right_while_an_advisor_moves_them(start, tmp_path):
+    prompts = [prompt(80 + number, 500) for number in range(4)]
+    engine = start()
+    answers = [engine.ask(tokens)[1] for tokens in prompts]
+    engine.settle()
+    engine = start({"tiers": {"host": {"capacity": "1 MiB"}}})  # room for few blocks: hits are read from disk
+    (path,) = find_agents(tmp_path / "root")
+    disk = engine.leader.manager.disk
+    blocks = [key.hash for key in disk.registered(0, len(disk))]
+    assert len(blocks) == 4 * 7
+    over = threading.Event()
+
+    def move_about():
+        with AgentClient(path) as agent:
+            agent.register_volume("fast", str(tmp_path / "fast"), 64 << 20)
+            while not over.is_set():
+                for volume in ("fast", ""):
+                    assert agent.move(blocks, volume).absent == ()
+                    agent.compact(volume)
+            agent.move(blocks[:10], "fast")
+
+    thread = threading.Thread(target=move_about)
+    thread.start()
+    try:
+        for _ in range(3):
+            for tokens, answer in zip(prompts, answers, strict=True):
+                engine.forget()
+                assert engine.ask(tokens) == (HIT, answer)
+    finally:
+        over.set()
+        thread.join()
+    figures = engine.settle()
+    engine.ask(prompt(90, 40))  # the last moves are told with a step's results
+    assert not [name for name, n in figures.items() if n and name.startswith(("corrupt", "failed"))]
+    assert sorted(engine.leader.manager.told.volumes) == sorted(blocks[:10])

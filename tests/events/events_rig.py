@@ -124,7 +124,7 @@ class Told:
 
     def begin(self, source: Source = SOURCE) -> Publisher:
         """Another publisher, in the place of the one before."""
-        self.publisher = Publisher(self.way, source, SHAPE, lambda: inventory(*self.tiers), self.settings, Clock())
+        self.publisher = Publisher(self.way, source, SHAPE, lambda: inventory({}, *self.tiers), self.settings, Clock())
         self.way.publisher = self.publisher
         self.way.arrived.clear()
         return self.publisher

@@ -15,7 +15,11 @@ from tests.events.events_rig import SHAPE, SOURCE, Life
 def main(url: str, seed: int, n_events: int) -> None:
     life = Life(seed=seed)
     publisher = Publisher(
-        make_sender(parse_address(url)), SOURCE, SHAPE, lambda: inventory(*life.tiers), PublisherSettings(idle_s=0.5)
+        make_sender(parse_address(url)),
+        SOURCE,
+        SHAPE,
+        lambda: inventory({}, *life.tiers),
+        PublisherSettings(idle_s=0.5),
     )
     publisher.start()
     told = 0

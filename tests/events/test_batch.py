@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from tenuto.errors import EventsError
-from tenuto.events import Batch, Group, Kind, Part, Source, decode, encode
+from tenuto.events import Batch, Group, Index, Kind, Part, Source, decode, encode
 from tenuto.events.batch import Event
 from tenuto.events.grouping import BlockShape, Lost, group_facts
-from tenuto.pools.facts import Cleared, Removed, Stored, TierKind
+from tenuto.pools.facts import Cleared, Removed, Stored, TierKind, Used
 from tenuto.tokens import BlockHash, BlockKey, ExtraKeys, HashChain
 from tests.events.events_rig import DISK, HOST, SHAPE, SOURCE, make_keys
 
@@ -63,7 +63,7 @@ def test_elements_of_later_versions_are_ignored():
     [
         lambda raw: raw.__setitem__(0, 9),
         lambda raw: raw.__setitem__(1, b"short"),
-        lambda raw: raw[5][0].__setitem__(0, 4),
+        lambda raw: raw[5][0].__setitem__(0, -1),
         lambda raw: raw[5][0].__setitem__(1, 4),
         lambda raw: raw[5][0].__setitem__(8, bytes(17)),
         lambda raw: raw[5][0].__setitem__(9, b""),
@@ -75,6 +75,31 @@ def test_what_is_not_of_this_version_is_refused(spoil):
     spoil(raw)
     with pytest.raises(EventsError):
         decode(msgspec.msgpack.encode(raw))
+
+
+@pytest.mark.parametrize(("n_blocks", "n_numbers"), [(3, 3), (0, 1)])
+def test_kinds_of_later_versions_are_left_out_and_counted(n_blocks, n_numbers):
+    keys = make_keys(5)
+    raw = msgspec.msgpack.decode(encode(batch_of([Stored(HOST, keys[:3]), Stored(DISK, keys[3:])])))
+    raw[5][0][0], raw[5][0][1] = 99, 77
+    raw[5][0][8:] = [column[: 16 * n_blocks] for column in raw[5][0][8:]]
+    batch = decode(msgspec.msgpack.encode(raw))
+    assert isinstance(batch, Batch)
+    assert batch.n_events == n_numbers + 2
+    assert [event.number for event in batch.events()] == [1 + n_numbers, 2 + n_numbers]
+    index = Index()
+    index.take(batch)
+    assert len(index) == 2
+
+
+def test_uses_are_events_that_an_index_takes_nothing_from():
+    keys = make_keys(4)
+    batch = batch_of([Stored(DISK, keys), Used(DISK, keys[:2]), Used(DISK, keys[2:3]), Used(HOST, keys[3:])])
+    assert [(group.kind, group.n_events) for group in batch.groups] == [(0, 4), (4, 3), (4, 1)]
+    assert [event.hash for event in batch.events()][4:] == [key.hash for key in keys]
+    index = Index()
+    index.take(batch)
+    assert len(index) == 4
 
 
 def test_noise_is_refused():

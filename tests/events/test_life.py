@@ -55,7 +55,7 @@ class EventsModel(ManagerModel):
 
         self.publish()
         self.told.begin()
-        self.told.publisher.publish(list(inventory(*self.told.tiers)))
+        self.told.publisher.publish(list(inventory({}, *self.told.tiers)))
 
     def teardown(self):
         super().teardown()

@@ -57,7 +57,7 @@ def broker_url(request, broker):
 @contextmanager
 def published(url, life, settings=None):
     publisher = Publisher(
-        make_sender(parse_address(url)), SOURCE, SHAPE, lambda: inventory(*life.tiers),
+        make_sender(parse_address(url)), SOURCE, SHAPE, lambda: inventory({}, *life.tiers),
         settings or PublisherSettings(idle_s=0.5),
     )  # fmt: skip
     publisher.start()
@@ -200,7 +200,7 @@ def test_several_publishers_share_a_subject_and_each_keeps_its_place(broker):
     lives = [Life(seed=1), Life(seed=2)]
     sources = [SOURCE, type(SOURCE)("node", "worker", 1, bytes(16))]
     publishers = [
-        Publisher(make_sender(parse_address(url)), source, SHAPE, lambda life=life: inventory(*life.tiers))
+        Publisher(make_sender(parse_address(url)), source, SHAPE, lambda life=life: inventory({}, *life.tiers))
         for source, life in zip(sources, lives, strict=True)
     ]
     for publisher in publishers:

@@ -4,6 +4,7 @@ import pytest
 
 from tenuto.errors import Cause, InvariantError
 from tenuto.manager import Hit, Miss
+from tenuto.pools.facts import Used
 from tenuto.testing.blocks import make_chain
 from tests.manager.manager_rig import DISK, HOST, pages, routes
 
@@ -210,3 +211,32 @@ def test_a_slot_that_one_rank_failed_to_fill_is_not_used_while_another_rank_stil
     rig.end(load)
     stage = rig.offload(make_chain(4, seed=2))[0]
     assert bring.targets[1] in stage.targets
+
+
+def test_what_is_loaded_is_told_by_tier_where_somebody_hears_it(make_rig):
+    rig = make_rig(n_disk=8)
+    chain = on_disk(rig, 4)
+
+    def load(hit):
+        for transfer in rig.onboard(hit).transfers:
+            rig.end(transfer)
+
+    load(rig.hit(chain))
+    assert not [fact for fact in rig.facts.heard if isinstance(fact, Used)]
+    rig.manager.told.tells_uses = True
+    rig.lose(HOST, chain)
+    hit = rig.hit(chain)
+    hit.trim(3)
+    load(hit)
+    load(rig.hit(chain))
+    keys = tuple(chain.key(i) for i in range(4))
+    told = [(fact.tier, fact.keys) for fact in rig.facts.heard if isinstance(fact, Used)]
+    assert told == [(DISK, keys[:3]), (HOST, keys[:3]), (DISK, keys[3:])]
+
+
+def test_what_is_loaded_from_another_engines_folder_is_not_told(make_rig):
+    rig, chain = make_rig(n_disk=8), make_chain(2)
+    rig.manager.told.tells_uses = True
+    rig.manager.restore_disk([(i, chain.key(i)) for i in range(2)], "there")
+    rig.onboard(rig.hit(chain))
+    assert not [fact for fact in rig.manager.take_facts() if isinstance(fact, Used)]

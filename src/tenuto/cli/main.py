@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 from tenuto import __version__
 from tenuto.cli import config
+from tenuto.cli.advisor import command as advisor
 from tenuto.cli.bench import command as bench
 from tenuto.cli.demo import command as demo
 from tenuto.cli.doctor import command as doctor
@@ -41,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_parser(commands)
     top.add_parser(commands)
     trace.add_parser(commands)
+    advisor.add_parser(commands)
     simulate.add_parser(commands)
     for command in commands.choices.values():
         command.set_defaults(parser=command)

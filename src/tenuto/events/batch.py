@@ -28,6 +28,11 @@ class Kind(IntEnum):
     REMOVED = 1
     CLEARED = 2
     LOST = 3
+    USED = 4
+
+
+_OF_BLOCKS = frozenset({Kind.STORED, Kind.REMOVED, Kind.USED})
+KINDS = frozenset(Kind)
 
 
 class Source(msgspec.Struct, array_like=True, frozen=True):
@@ -62,7 +67,10 @@ class Event:
 
 
 class Group(msgspec.Struct, array_like=True, frozen=True):
-    """Consecutive events that have all but their blocks in common; the last three have 16 bytes a block."""
+    """Consecutive events that have all but their blocks in common; the last three have 16 bytes a block.
+
+    `kind` may be one of a later version, which readers leave out, as `tier` then may be.
+    """
 
     kind: int
     tier: int
@@ -78,8 +86,9 @@ class Group(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def n_events(self) -> int:
-        """How many numbers it takes."""
-        return len(self.hashes) // HASH_BYTES if self.kind <= Kind.REMOVED else 1
+        """How many numbers it takes; of a later version's kind: one a block, or one where it has none."""
+        n_blocks = len(self.hashes) // HASH_BYTES
+        return n_blocks if self.kind in _OF_BLOCKS else max(1, n_blocks)
 
     def after(self, n_events: int) -> Group:
         """The group without its first events."""
@@ -89,10 +98,12 @@ class Group(msgspec.Struct, array_like=True, frozen=True):
         )
 
     def events(self, first: int) -> Iterator[Event]:
-        """Its events, the first of which has this number."""
+        """Its events, the first of which has this number; none of a kind that is not known."""
+        if self.kind not in KINDS:
+            return
         kind, tier = Kind(self.kind), TIERS[self.tier]
         shape = (self.volume, self.block_bytes, self.block_tokens, self.kv_group, self.lora)
-        if kind > Kind.REMOVED:
+        if kind not in _OF_BLOCKS:
             yield Event(first, kind, tier, *shape, b"", b"", b"")
             return
         columns = zip(cut(self.hashes), cut(self.parents), cut(self.prefixes), strict=True)
@@ -168,7 +179,7 @@ def decode(data: bytes) -> Message:
         n_bytes = len(group.hashes)
         if not (n_bytes == len(group.parents) == len(group.prefixes)) or n_bytes % HASH_BYTES:
             raise EventsError("a group's columns are not 16 bytes a block each")
-        if not (0 <= group.kind <= Kind.LOST and 0 <= group.tier < len(TIERS)):
+        if group.kind < 0 or (group.kind in KINDS and not 0 <= group.tier < len(TIERS)):
             raise EventsError(f"no kind {group.kind}, or no tier {group.tier}, is known in this version")
     return message
 

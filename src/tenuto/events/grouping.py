@@ -9,10 +9,11 @@ from itertools import chain, groupby
 import msgspec
 
 from tenuto.events.batch import TIERS, Group, Kind
-from tenuto.pools.facts import Cleared, Fact, Removed, Stored
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored, Used
 from tenuto.tokens import BlockKey
 
-_STORED, _REMOVED = int(Kind.STORED), int(Kind.REMOVED)
+_STORED, _REMOVED, _USED = int(Kind.STORED), int(Kind.REMOVED), int(Kind.USED)
+_OF_BLOCKS = (_STORED, _REMOVED, _USED)
 _NUMBERS = {tier: number for number, tier in enumerate(TIERS)}
 
 
@@ -39,7 +40,7 @@ _Keys = Sequence[BlockKey]
 
 def n_events_of(fact: Fact | Lost) -> int:
     """How many numbers a fact takes."""
-    return len(fact.keys) if isinstance(fact, Stored | Removed) else 1
+    return len(fact.keys) if isinstance(fact, Stored | Removed | Used) else 1
 
 
 def group_facts(
@@ -68,7 +69,7 @@ def _merged(facts: Iterable[Fact | Lost], block_bytes: int) -> Iterator[tuple[_H
     parts: list[_Keys] = []
     for fact in facts:
         for of, keys in _runs(fact):
-            if not keys and of[0] <= _REMOVED:
+            if not keys and of[0] in _OF_BLOCKS:
                 continue
             if parts and (of != head or not keys):
                 assert head is not None
@@ -94,6 +95,8 @@ def _runs(fact: Fact | Lost) -> Iterable[tuple[_Head, _Keys]]:
         return (((_STORED, _NUMBERS[fact.tier], fact.volume, ""), fact.keys),)
     if isinstance(fact, Removed):
         return (((_REMOVED, _NUMBERS[fact.tier], fact.volume, ""), fact.keys),)
+    if isinstance(fact, Used):
+        return (((_USED, _NUMBERS[fact.tier], fact.volume, ""), fact.keys),)
     if isinstance(fact, Cleared):
         return (((int(Kind.CLEARED), _NUMBERS[fact.tier], fact.volume, ""), ()),)
     return (((int(Kind.LOST), 0, "", ""), ()),)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tenuto.events.batch import TIERS, Batch, Group, Kind, Message, Source, cut
+from tenuto.events.batch import KINDS, TIERS, Batch, Group, Kind, Message, Source, cut
 from tenuto.pools.facts import TierKind
 
 Blocks = dict[bytes, tuple[bytes, bytes]]
@@ -89,6 +89,8 @@ class Index:
         return sum(map(len, self.places.values()))
 
     def _take_group(self, source: Source, group: Group) -> None:
+        if group.kind not in KINDS:
+            return  # of a later version
         place = Place(*source.place, TIERS[group.tier], group.volume)
         match group.kind:
             case Kind.STORED:
@@ -101,4 +103,4 @@ class Index:
             case Kind.CLEARED:
                 self.places.pop(place, None)
             case _:
-                pass  # what was lost comes with the snapshot that the subscription asks for
+                pass  # what is used stays; what was lost comes with the snapshot that the subscription asks for

@@ -64,8 +64,9 @@ class TiersBelow:
         self._is_disk_off = is_disk_off  # it was asked for, and can't be had
         self._n_lost = 0  # as the last flush knew
         if store is not None:
-            self._resize()
+            _resize(manager, store)
             manager.restore_disk(store.recovered)
+            self._look_at_store()
             self._look_at_peers(store)
         feed()
 
@@ -79,7 +80,7 @@ class TiersBelow:
             if (held := self._held.pop(result.transfer_id, None)) is not None:
                 held.release()
         self._health.update()
-        self._resize()
+        self._look_at_store()
         self._engine.submit(self.manager.pump())
         self.feed()
 
@@ -225,10 +226,10 @@ class TiersBelow:
         """Whether no block waits for room on the way to disk."""
         return self._store is None or not self.manager.recorder.snapshot().values.get(series(BACKLOG_BLOCKS))
 
-    def _resize(self) -> None:
+    def _look_at_store(self) -> None:
+        """How many blocks there is room for, and what was moved between volumes or lost there."""
         if self._store is not None:
-            now = self._store.capacity()
-            self.manager.resize_disk(now.n_slots, is_growing=now.is_growing, n_blocks=now.n_blocks)
+            _resize(self.manager, self._store)
             if news := self._store.take_news():
                 self.manager.disk_changed(news.moved, news.lost)
 
@@ -236,6 +237,11 @@ class TiersBelow:
         self._polled_at = time.monotonic()
         for volume, entries in store.peers.news().items():
             self.manager.peers.add(volume, entries)
+
+
+def _resize(manager: BlockManager, store: TierStore) -> None:
+    now = store.capacity()
+    manager.resize_disk(now.n_slots, is_growing=now.is_growing, n_blocks=now.n_blocks)
 
 
 def _has_room(host: Pool, n: int) -> bool:

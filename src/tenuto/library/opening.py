@@ -132,6 +132,7 @@ def _open_below(
         ),
         manager.recorder,
     )  # fmt: skip
+    manager.told.tells_uses = feed.publisher is not None
     undo.callback(feed.close)
     return TiersBelow(
         pool, manager, engine, movers, arena, store, config.runtime, tiers.disk.poll_s, feed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from tenuto import metrics
@@ -22,8 +22,8 @@ class Gauges:
     in_flight: Mapping[Route, int]
     backlog: Sized
     peers: Sized
-    held_back: Sized
-    """Slots of the last pool, the disk's where there is one, that no block may be in."""
+    n_empty: Callable[[Pool], int]
+    """Slots of a pool that no block may be in."""
     block_bytes: int
 
     def read(self) -> dict[str, float]:
@@ -36,10 +36,10 @@ class Gauges:
             values[series(metrics.IN_FLIGHT, route.value)] = n
         for pool in self.pools:
             now = pool.statistics()
-            n_held_back = len(self.held_back) if pool is self.pools[-1] else 0
-            n_slots = now.total - n_held_back
+            n_empty = self.n_empty(pool)
+            n_slots = now.total - n_empty
             values[series(metrics.TIER_BLOCKS, pool.name)] = now.registered
-            values[series(metrics.TIER_LEASED_BLOCKS, pool.name)] = now.leased - n_held_back
+            values[series(metrics.TIER_LEASED_BLOCKS, pool.name)] = now.leased - n_empty
             values[series(metrics.TIER_CAPACITY_BLOCKS, pool.name)] = n_slots
             values[series(metrics.TIER_BYTES, pool.name)] = now.registered * self.block_bytes
             values[series(metrics.TIER_CAPACITY_BYTES, pool.name)] = n_slots * self.block_bytes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from tenuto.errors import InvariantError
 from tenuto.manager.admission import Admission
-from tenuto.manager.ballast import Ballast
 from tenuto.manager.blockset import BlockSet
+from tenuto.manager.diskslots import DiskSlots
 from tenuto.manager.figures import Gauges, record_result
 from tenuto.manager.finder import Finder
 from tenuto.manager.flights import Flight, Flights
@@ -44,10 +44,9 @@ class BlockManager:
         self._open_hits: set[int] = set()
         self.told = Telling()
         self._pools = [host] if disk is None else [host, disk]
-        self._ballast = None if disk is None else Ballast(disk)
+        self._disk_slots = None if disk is None else DiskSlots(disk, self.told)
         waiting = () if self._writes is None else self._writes
-        held_back = () if self._ballast is None else self._ballast
-        gauges = Gauges(self._pools, self.flights.in_flight, waiting, self.peers, held_back, block_bytes)
+        gauges = Gauges(self._pools, self.flights.in_flight, waiting, self.peers, self._n_empty, block_bytes)
         self.recorder.watch(gauges.read)
 
     # -- loading ------------------------------------------------------------------------------------
@@ -67,13 +66,18 @@ class BlockManager:
 
     def onboard(self, hit: Hit, pages: Sequence[PageRun]) -> Onboard:
         """Load the hit's blocks into device pages, one run per block. Consumes the hit."""
-        transfers: list[Transfer] = []
-        at = 0
+        transfers, at = list[Transfer](), 0
         for span in hit.spans:
             runs = tuple(pages[at : at + len(span.keys)])
             at += len(span.keys)
-            transfers += self._load_host(span, runs) if span.tier is TierKind.HOST else self._load_disk(span, runs)
+            if span.tier is TierKind.HOST:
+                where, reads = span.slots, [span.lease]
+                load = self.flights.launch(Route.HOST_TO_DEVICE, span.keys, sources=where, pages=runs, reads=reads)
+                transfers.append(load.transfer)
+            else:
+                transfers += self._load_disk(span, runs)
         self._open_hits.discard(id(hit))
+        self.told.used(hit.spans)
         return Onboard(tuple(transfers), frozenset(transfer.id for transfer in transfers if transfer.pages))
 
     # -- keeping ------------------------------------------------------------------------------------
@@ -83,15 +87,7 @@ class BlockManager:
 
         A block that is in host memory, or on its way there, is not staged again.
         """
-        wanted: dict[BlockHash, tuple[HashChain, int, PageRun]] = {}
-        here: dict[BlockHash, BlockKey] = {}  # each once, whoever has filled it too: a lease holds a slot once
-        for chain, start, pages in filled:
-            for index, run in enumerate(pages, start):
-                block = chain.hashes[index]
-                if block in self.host:
-                    here[block] = chain.key(index)
-                elif block not in self.flights.arriving:
-                    wanted.setdefault(block, (chain, index, run))
+        wanted, here = _apart(filled, self.host, self.flights.arriving)
         if self._writes is not None:
             self._writes.queue(list(here.values()))
         with self.host.match(list(here)):  # not evicted to make room for what comes behind them
@@ -152,11 +148,9 @@ class BlockManager:
 
         `is_growing` when more may come.
         """
-        assert self.disk is not None
+        assert self._disk_slots is not None
         assert self._writes is not None
-        assert self._ballast is not None
-        self.disk.grow(n_slots)
-        self.told.removed(TierKind.DISK, self._ballast.fit(len(self.disk) if n_blocks is None else n_blocks))
+        self._disk_slots.resize(n_slots, n_blocks)
         self._writes.is_growing = is_growing
 
     def use_disk(self, *, read: bool, write: bool) -> None:
@@ -168,27 +162,23 @@ class BlockManager:
         """Blocks found on every rank, oldest first: in our disk slots, or on `volume`, which is another engine's."""
         if volume:
             self.peers.add(volume, entries)
-        elif self.disk is not None:
-            self.disk.restore(entries)
-            self.told.stored(TierKind.DISK, [key for _, key in entries])
+        elif self._disk_slots is not None:
+            self._disk_slots.restore(entries)
 
     def disk_changed(self, moved: Iterable[tuple[BlockKey, str]], lost: Sequence[BlockHash]) -> None:
         """Disk blocks lie on other volumes now on every rank, and some are gone, without our doing."""
-        if self.disk is not None:
-            disk = self.disk
-            self.told.moved((key, volume) for key, volume in moved if key.hash in disk)
-            self.told.removed(TierKind.DISK, disk.invalidate(lost))
+        if self._disk_slots is not None:
+            self._disk_slots.changed(moved, lost)
 
     def reset(self) -> None:
         """Forget every block; what is on its way is dropped when it arrives."""
         self.flights.generation += 1
         self.host.reset()
         self.told.cleared(TierKind.HOST)
-        if self.disk is not None:
+        self.peers.clear()
+        if self.disk is not None and self._writes is not None:
             self.disk.reset()
             self.told.cleared(TierKind.DISK)
-        self.peers.clear()
-        if self._writes is not None:
             self._writes.reset()
 
     @property
@@ -206,8 +196,7 @@ class BlockManager:
         for pool in self._pools:
             pool.check()
             is_idle = not self.flights and not self._open_hits
-            n_held_back = len(self._ballast or ()) if pool is self.disk else 0
-            if is_idle and pool.statistics().leased > n_held_back:
+            if is_idle and pool.statistics().leased > self._n_empty(pool):
                 raise InvariantError(f"{pool!r} has leases, but nothing is on its way")
 
     def __repr__(self) -> str:
@@ -215,9 +204,9 @@ class BlockManager:
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _load_host(self, span: Span, pages: tuple[PageRun, ...]) -> list[Transfer]:
-        load = self.flights.launch(Route.HOST_TO_DEVICE, span.keys, sources=span.slots, pages=pages, reads=[span.lease])
-        return [load.transfer]
+    def _n_empty(self, pool: Pool) -> int:
+        """Slots of a pool that are kept empty."""
+        return self._disk_slots.n_empty if self._disk_slots is not None and pool is self.disk else 0
 
     def _load_disk(self, span: Span, pages: tuple[PageRun, ...]) -> list[Transfer]:
         """Through host memory, where the blocks stay; straight, when there is no room or they came there meanwhile."""
@@ -283,3 +272,22 @@ class BlockManager:
                 self.told.removed(TierKind.DISK, self.disk.invalidate(hashes))
         elif transfer.route is Route.HOST_TO_DEVICE and not transfer.after:  # else its source failed before
             self.told.removed(TierKind.HOST, self.host.invalidate(hashes))
+
+
+_Wanted = dict[BlockHash, tuple[HashChain, int, PageRun]]
+
+
+def _apart(
+    filled: Iterable[Filled], host: Pool, arriving: Container[BlockHash]
+) -> tuple[_Wanted, dict[BlockHash, BlockKey]]:
+    """(blocks to be staged, those that are in host memory): each once, whoever has filled it too."""
+    wanted: _Wanted = {}
+    here: dict[BlockHash, BlockKey] = {}
+    for chain, start, pages in filled:
+        for index, run in enumerate(pages, start):
+            block = chain.hashes[index]
+            if block in host:
+                here[block] = chain.key(index)
+            elif block not in arriving:
+                wanted.setdefault(block, (chain, index, run))
+    return wanted, here

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.manager.results import Span
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind, Used
 from tenuto.tokens import BlockHash, BlockKey, TokenBlock
 
 
@@ -14,6 +15,8 @@ class Telling:
     def __init__(self) -> None:
         self._facts: list[Fact] = []
         self._volumes: dict[BlockHash, str] = {}
+        self.tells_uses = False
+        """Whether there are facts of what is loaded: nobody hears them where nothing is published."""
 
     @property
     def volumes(self) -> Mapping[BlockHash, str]:
@@ -50,6 +53,13 @@ class Telling:
         for (before, volume), keys in groups.items():  # first where it is: a reader never sees it nowhere
             self._facts.append(Stored(TierKind.DISK, tuple(keys), volume=volume))
             self._facts.append(Removed(TierKind.DISK, tuple(keys), before))
+
+    def used(self, spans: Iterable[Span]) -> None:
+        """These were asked for and found; not those of other engines."""
+        for span in spans if self.tells_uses else ():
+            if span.place != "peer":
+                volumes = self._volumes if span.tier is TierKind.DISK else {}
+                self._facts += [Used(span.tier, keys, name) for name, keys in by_volume(span.keys, volumes).items()]
 
     def cleared(self, tier: TierKind) -> None:
         """Nothing of a tier can be matched any more."""

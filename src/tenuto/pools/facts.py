@@ -48,5 +48,14 @@ class Cleared:
     volume: str = ""
 
 
-Fact = Stored | Removed | Cleared
+@dataclass(frozen=True, slots=True)
+class Used:
+    """These blocks were asked for, found in `tier` (and `volume`), and are loaded. They stay where they are."""
+
+    tier: TierKind
+    keys: tuple[BlockKey, ...]
+    volume: str = ""
+
+
+Fact = Stored | Removed | Cleared | Used
 """What became of blocks."""

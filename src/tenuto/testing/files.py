@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tenuto.errors import store_error
+from tenuto.tiers.agent import StorageAgent
 from tenuto.tiers.disk import DiskStore
 from tenuto.tiers.disk.runtime.aio import Command
 from tenuto.tiers.disk.runtime.contract import File, Region
@@ -155,9 +156,9 @@ class FaultyQueue:
         self._queue.wake()
 
 
-def make_faulty(store: DiskStore) -> FaultyFiles:
-    """Put one under a store that is open."""
-    runtime = store.runtime
+def make_faulty(store: DiskStore | StorageAgent) -> FaultyFiles:
+    """Put one under a store that is open, or under the home volume of one."""
+    runtime = store.home.runtime if isinstance(store, StorageAgent) else store.runtime
     assert isinstance(runtime, FolderRuntime)
     files = FaultyFiles(runtime.devices[0])
     runtime.devices = (files,)

@@ -112,6 +112,7 @@ class Life:
         return [self.engine.hash(number) for number in self.rng.sample(range(len(BLOCKS)), self.rng.randint(1, most))]
 
     def move(self) -> None:
+        self.settle()
         target, wanted = self.rng.choice(self.names()), self.some_hashes(len(BLOCKS))
         outcome = self.agent.move(wanted, target)
         believed = {self.engine.hash(number) for number in self.held.values()}

@@ -171,6 +171,7 @@ def test_compacting_gives_nearly_all_of_the_free_room_back_while_readers_go_on(t
     gone = [slot for slot in range(n_slots) if slot % 5 > 1]  # 60 %
     engine.forget(*gone)
     folder = engine.agent.claim.folder
+    wait_until(lambda: not engine.agent.home._growth._files_change.locked())
     before = sum(path.stat().st_blocks * 512 for path in folder.glob("pool-*.kv"))
     free = before - len(engine.held) * EXTENT
     over, faults = threading.Event(), []
@@ -183,7 +184,6 @@ def test_compacting_gives_nearly_all_of_the_free_room_back_while_readers_go_on(t
 
     thread = threading.Thread(target=read_all)
     thread.start()
-    wait_until(lambda: not engine.agent.home._growth._files_change.locked())
     outcome = engine.agent.compact("")
     over.set()
     thread.join()

@@ -29,6 +29,7 @@ class Options:
     is_quick: bool = False
     engines: EngineOptions = field(default_factory=EngineOptions)
     pool: PoolOptions = field(default_factory=PoolOptions)
+    trace: Path | None = None
 
 
 def run_hash(options: Options, bar: Bar) -> Measured:
@@ -162,6 +163,27 @@ def run_events(options: Options, bar: Bar) -> Measured:
         return measure_events(work, quick if options.is_quick else EventSizes(), bar)
 
 
+def run_advisor(options: Options, bar: Bar) -> Measured:
+    """Reads that a fast volume serves on a recorded TRACE: by the advisor, by LRU, at best."""
+    from tenuto.cli.bench.advising import AdvisorSizes, measure_advisor
+    from tenuto.settings import expand_user
+
+    if options.trace is None:
+        raise ConfigError("TRACE: none is given; give a file in Mooncake's format: tenuto bench advisor TRACE")
+    sizes = AdvisorSizes(most_requests=200) if options.is_quick else AdvisorSizes()
+    return measure_advisor(expand_user(options.trace, "TRACE"), sizes, bar)
+
+
+def run_volumes(options: Options, bar: Bar) -> Measured:
+    """Blocks read while they are moved between volumes, and while a volume is compacted."""
+    from tenuto.cli.bench.volumes import VolumeSizes, measure_volumes
+    from tenuto.cli.bench.workfolder import work_folder
+
+    quick = VolumeSizes(n_blocks=48, phase_s=0.2)
+    with work_folder(options.folder) as work:
+        return measure_volumes(work, quick if options.is_quick else VolumeSizes(), bar)
+
+
 BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "hash": run_hash,
     "pool": run_pool,
@@ -173,6 +195,8 @@ BENCHES: dict[str, Callable[[Options, Bar], Measured]] = {
     "split": run_split,
     "serving": run_serving,
     "events": run_events,
+    "advisor": run_advisor,
+    "volumes": run_volumes,
 }
 
 TARGETS: dict[str, dict[str, tuple[str, float]]] = {
@@ -223,6 +247,8 @@ TARGETS: dict[str, dict[str, tuple[str, float]]] = {
         "publish_us": ("≤", 2),
         "bytes_per_event": ("≤", 120),
     },
+    "advisor": {"over_lru": ("≥", 1.1)},
+    "volumes": {"wrong": ("≤", 0), "failed": ("≤", 0), "given_back": ("≥", 0.9)},
 }
 
 
@@ -236,13 +262,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", help=", ".join(BENCHES))
+    parser.add_argument("trace", type=Path, nargs="?", metavar="TRACE", help="of advisor: recorded requests")
     parser.add_argument("--json", action="store_true", help="print one JSON object, no table")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also keep the object as DIR/NAME-HOST.json")
     parser.add_argument(
         "--dir",
         type=Path,
         metavar="DIR",
-        help="where to measure (disk: 4 GB, layered: 5 GB, split: 40 GB, ttft: 55 GB, given back)",
+        help="where to measure (disk: 4 GB, volumes: 2 GB, layered: 5 GB, split: 40 GB, ttft: 55 GB, given back)",
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     add_pool_options(parser)
@@ -255,6 +282,8 @@ def run(args: argparse.Namespace) -> int:
     if args.name not in BENCHES:
         print(f"tenuto bench: no bench is named {args.name!r}; there are {', '.join(BENCHES)}", file=sys.stderr)
         return EXIT_USAGE
+    if args.trace is not None and args.name != "advisor":
+        raise ConfigError(f"TRACE: is of tenuto bench advisor alone; leave {args.trace} out")
     engines, pool = read_engine_options(args), read_pool_options(args)
     if args.out is not None:
         check_out(args.out)
@@ -265,13 +294,19 @@ def run(args: argparse.Namespace) -> int:
         console, errors = Console(), Console(stderr=True)
     with Bar(errors) as bar:
         folder = chosen_folder(args.dir, "--dir", "bench")
-        measured = BENCHES[args.name](Options(folder, args.quick, engines, pool), bar)
+        measured = BENCHES[args.name](Options(folder, args.quick, engines, pool, args.trace), bar)
     result = Result(
         name=args.name,
         machine=describe_machine(measured.file_system, measured.gpu),
         versions=describe_versions() | measured.versions,
         command="".join(
-            (f"tenuto bench {args.name}", " --quick" * args.quick, pool.as_arguments(), as_arguments(engines))
+            (
+                f"tenuto bench {args.name}",
+                f" {args.trace.name}" if args.trace else "",
+                " --quick" * args.quick,
+                pool.as_arguments(),
+                as_arguments(engines),
+            )
         ),
         date=today(),
         figures=measured.figures,

@@ -96,19 +96,19 @@ def find_sources(args: argparse.Namespace) -> Sources:
                 f"config: {args.config} has neither events.url nor runtime.metrics_port; set one, or give a URL"
             )
         raise ConfigError("nothing to look at; give an EVENTS_URL, --metrics URL, or --config FILE")
-    looked_at = [*map(_fault_of_events, events), *map(_fault_of_metrics, urls)]
+    looked_at = [*(_fault_of_events(url, args.ranks) for url in events), *map(_fault_of_metrics, urls)]
     if faults := [fault for fault in looked_at if fault]:
         raise ConfigError("\n".join(faults))
     return Sources(tuple(dict.fromkeys(events)), tuple(dict.fromkeys(urls)))
 
 
-def _fault_of_events(url: str) -> str:
+def _fault_of_events(url: str, n_ranks: int) -> str:
     from tenuto.events import parse_address
 
     if url.startswith(("http://", "https://")):
         return f"EVENTS_URL: {url!r} is no address of events; give --metrics before it"
     try:
-        parse_address(url, "EVENTS_URL")
+        parse_address(url, "EVENTS_URL").of_rank(n_ranks - 1)
     except ConfigError as error:
         return str(error)
     return ""

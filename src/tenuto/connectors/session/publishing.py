@@ -34,3 +34,4 @@ def publish(leader: Leader) -> None:
     except BaseException:
         feed.close()
         raise
+    manager.told.tells_uses = feed.publisher is not None

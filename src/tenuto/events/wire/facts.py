@@ -11,7 +11,7 @@ from tenuto.errors import ConfigError
 from tenuto.events.wire.ledger import Content, Ledger, Sink
 from tenuto.events.wire.places import Place, Places
 from tenuto.events.wire.router import Scope
-from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind, Used
 from tenuto.tokens import BlockHash, BlockKey, TokenBlock
 
 
@@ -105,6 +105,8 @@ class TierBlocks:
                         ledger.remove(key.hash, place)
                 case Cleared():
                     ledger.clear(*place)
+                case Used():
+                    pass  # routers are told where blocks are
 
     def learn(self, blocks: Iterable[TokenBlock]) -> None:
         """Take in what blocks hold that were stored without it; of those that are nowhere, nothing is kept."""

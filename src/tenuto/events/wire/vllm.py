@@ -20,7 +20,7 @@ import msgspec
 from tenuto.errors import EventsError
 from tenuto.events.wire.facts import ExtraParts, pages_of, place_of, read_extra
 from tenuto.events.wire.places import Places
-from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind
+from tenuto.pools.facts import Cleared, Fact, Removed, Stored, TierKind, Used
 from tenuto.tokens import BlockHash, BlockKey, TokenBlock
 
 EngineHash = int | bytes
@@ -225,6 +225,8 @@ class VllmEvents:
                 return self._take_back([key.hash for key in fact.keys], MEDIA[fact.tier])
             case Cleared():
                 return self._take_back(self.places.clear(*place), MEDIA[fact.tier], may_clear=self._is_alone)
+            case Used():
+                return []
 
     def _tell(self, keys: Sequence[BlockKey]) -> list[EngineEvent]:
         """Tell, medium by medium, of these blocks what is known and not told."""

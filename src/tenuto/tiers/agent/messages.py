@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tenuto.tokens import BlockHash
+
 HOME = ""
 """The name of the volume that new blocks are written to."""
 
@@ -17,6 +19,11 @@ class VolumeInfo(msgspec.Struct, frozen=True):
     n_blocks: int
     file_bytes: int
     is_draining: bool = False
+
+    @property
+    def n_spare(self) -> int:
+        """Blocks that it has room for still."""
+        return max(0, self.n_places - self.n_blocks)
 
 
 class AgentInfo(msgspec.Struct, frozen=True, tag="agent"):
@@ -35,8 +42,8 @@ class Moved(msgspec.Struct, frozen=True, tag="moved"):
     """How many blocks lie in the wanted volume now, those that were not there to be moved, those it had no room for."""
 
     n_moved: int
-    absent: tuple[bytes, ...] = ()
-    refused: tuple[bytes, ...] = ()
+    absent: tuple[BlockHash, ...] = ()
+    refused: tuple[BlockHash, ...] = ()
 
 
 class Compacted(msgspec.Struct, frozen=True, tag="compacted"):

@@ -82,7 +82,7 @@ class Mover:
     def move(self, hashes: Sequence[BlockHash], target: str) -> Moved:
         """See `StorageAgent.move`."""
         self._books.room.need(target)
-        n_moved, absent, refused = 0, list[bytes](), list[bytes]()
+        n_moved, absent, refused = 0, list[BlockHash](), list[BlockHash]()
         wanted = list(dict.fromkeys(hashes))
         for at in range(0, len(wanted), self._n_batch):
             batch = wanted[at : at + self._n_batch]
@@ -128,7 +128,7 @@ class Mover:
         """Take everything out of a volume that is marked as draining. Raises `StoreError` (TIMEOUT)."""
         room = self._books.room
         volume, places = room.volumes[name], room.places[name]
-        n_moved, lost = 0, list[bytes]()
+        n_moved, lost = 0, list[BlockHash]()
         deadline: float | None = None
         while True:
             below = None
