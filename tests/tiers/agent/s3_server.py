@@ -40,8 +40,9 @@ class S3Server:
                 made = urllib.request.Request(f"{self.address}/{BUCKET}", method="PUT")
                 urllib.request.urlopen(made, timeout=5).close()
             except OSError:
-                assert self.process.poll() is None, self.log.read_text()
-                assert time.monotonic() < until, "the server does not start"
+                if self.process.poll() is not None or time.monotonic() > until:
+                    self.kill()
+                    raise AssertionError(f"the server does not start: {self.log.read_text()}") from None
                 time.sleep(0.05)
             else:
                 return
