@@ -33,6 +33,10 @@ TRITON_STAMP := $(TRITON)/.installed-$(shell sha256sum < $(TRITON_LIST) | cut -c
 DYNAMO_LIST := requirements/dynamo.txt
 DYNAMO := $(VENV)/dynamo-1.6.1
 DYNAMO_STAMP := $(DYNAMO)/.installed-$(shell sha256sum < $(DYNAMO_LIST) | cut -c1-16)
+# A server of objects for the tests of storage agents alone.
+S3_LIST := requirements/s3.txt
+S3 := $(VENV)/moto-5.2.5
+S3_STAMP := $(S3)/.installed-$(shell sha256sum < $(S3_LIST) | cut -c1-16)
 # Processes that run tests; one that has run its share takes over tests of another.
 JOBS ?= 2
 BENCHES ?= hash pool disk
@@ -61,7 +65,7 @@ endef
 help:
 	@sed -n 's/^#   //p' Makefile
 
-install: $(STAMP) $(OLD_STAMP) $(TRITON_STAMP) $(DYNAMO_STAMP)
+install: $(STAMP) $(OLD_STAMP) $(TRITON_STAMP) $(DYNAMO_STAMP) $(S3_STAMP)
 
 $(OLD_STAMP): $(OLD_LIST) | $(STAMP)
 	@rm -rf $(OLD_VLLM)
@@ -76,6 +80,11 @@ $(TRITON_STAMP): $(TRITON_LIST) | $(STAMP)
 $(DYNAMO_STAMP): $(DYNAMO_LIST) | $(STAMP)
 	@rm -rf $(DYNAMO)
 	$(PIP) install --no-deps --quiet --target $(DYNAMO) -r $(DYNAMO_LIST)
+	touch $@
+
+$(S3_STAMP): $(S3_LIST) | $(STAMP)
+	@rm -rf $(S3)
+	$(PIP) install --no-deps --quiet --target $(S3) -r $(S3_LIST)
 	touch $@
 
 $(STAMP): $(LISTS)

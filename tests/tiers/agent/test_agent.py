@@ -25,7 +25,7 @@ def engine(tmp_path):
 
 def with_fast(engine, tmp_path):
     engine.agent.register_volume("fast", str(tmp_path / "fast"), FAST)
-    wait_until(lambda: engine.agent._books.n_places("fast") >= 1)
+    wait_until(lambda: engine.agent._books.room.n_places("fast") >= 1)
 
 
 def full(engine):
@@ -104,7 +104,7 @@ def test_two_volumes_hold_more_than_one_and_new_blocks_go_home(engine, tmp_path)
 def test_a_slot_written_while_its_block_is_moved_holds_the_new_block(engine, tmp_path, monkeypatch):
     with_fast(engine, tmp_path)
     engine.fill(range(2), 10)
-    fast = engine.agent._books.volumes["fast"]
+    fast = engine.agent._books.room.volumes["fast"]
     write = fast.write
 
     def overtaken(items):
@@ -195,9 +195,9 @@ def test_compacting_gives_nearly_all_of_the_free_room_back_while_readers_go_on(t
     engine.restart()
     engine.check()
     assert len(engine.held) == n_slots - len(gone)
-    n_places = engine.agent._books.n_places("")
+    n_places = engine.agent._books.room.n_places("")
     engine.fill(gone)  # room comes back as it is used
-    assert engine.agent._books.n_places("") > n_places
+    assert engine.agent._books.room.n_places("") > n_places
     engine.check()
     engine.agent.close()
 

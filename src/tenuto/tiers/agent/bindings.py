@@ -33,6 +33,10 @@ class Bindings:
             return None if home in self._slots or home in self._reserved else home
         return at
 
+    def bound(self, slot: int) -> At | None:
+        """Where a slot is bound to."""
+        return self._at.get(slot)
+
     def slot_at(self, at: At) -> int | None:
         """The slot that is there, if there can be one."""
         slot = self._slots.get(at)

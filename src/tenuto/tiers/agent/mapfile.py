@@ -94,6 +94,14 @@ class MapFile:
             ("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", [(slot, *at) for slot, at in bound.items()]),
         ])  # fmt: skip
 
+    def keep_only(self, bound: Mapping[int, At]) -> None:
+        """These slots are elsewhere, and no others."""
+        if self._db is not None:
+            self._write([
+                ("DELETE FROM slots", [()]),
+                ("INSERT INTO slots VALUES (?, ?, ?)", [(slot, *at) for slot, at in bound.items()]),
+            ])  # fmt: skip
+
     def close(self) -> None:
         """Close the connection."""
         db, self._db = self._db, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,8 +15,11 @@ from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.agent.bindings import At
 from tenuto.tiers.agent.books import Books
 from tenuto.tiers.agent.messages import Compacted, Moved
+from tenuto.tiers.agent.room import Room
 from tenuto.tiers.store import SlotIO
 from tenuto.tokens import BlockHash, BlockKey
+
+logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 32 << 20
 _MOST_BATCH = 64
@@ -77,15 +81,14 @@ class Mover:
 
     def move(self, hashes: Sequence[BlockHash], target: str) -> Moved:
         """See `StorageAgent.move`."""
-        self._books.need(target)
+        self._books.room.need(target)
         n_moved, absent, refused = 0, list[BlockHash](), list[BlockHash]()
         wanted = list(dict.fromkeys(hashes))
         for at in range(0, len(wanted), self._n_batch):
             batch = wanted[at : at + self._n_batch]
-            here = self._books.volumes[target].find(batch)
-            found = self._find([block for block in batch if block not in here], besides=target)
-            absent += [block for block in batch if block not in here and block not in found]
-            outcome = self._copy_all(list(found.values()), target)
+            found = self._find(batch, [target, *(name for name in self._books.room.volumes if name != target)])
+            absent += [block for block in batch if block not in found]
+            outcome = self._copy_all([entry for entry in found.values() if entry[0].volume != target], target)
             n_moved += len(outcome.moved)
             refused += outcome.failed + outcome.no_room
         return Moved(n_moved, tuple(absent), tuple(refused))
@@ -101,53 +104,60 @@ class Mover:
 
     def compact(self, name: str) -> Compacted:
         """See `StorageAgent.compact`."""
-        volume = self._books.need(name)
-        n_moved = 0
-        while True:
-            with self._lock:
-                n_used = self._books.n_used(name)
-                n_free = self._books.n_places(name) - n_used
-            if not n_free or volume.file_bytes <= n_used * self._extent_bytes:
-                return Compacted(n_moved, 0)
-            entries = [(At(name, place), key) for place, key in volume.blocks_from(n_used, self._n_batch)]
-            moved = self._copy(entries, name, below=n_used).moved
-            n_moved += len(moved)
-            if not moved:
+        room = self._books.room
+        volume, places = room.need(name), room.places[name]
+        n_moved, below = 0, None
+        while places.n_used < room.n_places(name) and volume.file_bytes > places.n_used * self._extent_bytes:
+            entries = volume.blocks_from(places.n_used, self._n_batch, below)
+            if not entries:
                 break
+            below = entries[-1][0]
+            n_moved += len(self._copy([(At(name, place), key) for place, key in entries], name, places.n_used).moved)
         with self._lock:
-            n_used = self._books.n_used(name)
-            keep = max(self._books.end(name), n_used + max(1, n_used // _SPARE_SHARE))
-            freed_bytes = volume.give_back(keep) if keep < self._books.n_places(name) else 0
-        return Compacted(n_moved, freed_bytes)
+            keep = max(places.end(), places.n_used + max(1, places.n_used // _SPARE_SHARE))
+            if keep >= room.n_places(name):
+                return Compacted(n_moved, 0)
+            room.limits[name] = keep  # nobody goes behind it while the files are cut off
+        try:
+            return Compacted(n_moved, volume.give_back(keep))
+        finally:
+            with self._lock:
+                del room.limits[name]
 
     def drain(self, name: str) -> Moved:
         """Take everything out of a volume that is marked as draining. Raises `StoreError` (TIMEOUT)."""
-        volume = self._books.volumes[name]
+        room = self._books.room
+        volume, places = room.volumes[name], room.places[name]
         n_moved, lost = 0, list[BlockHash]()
-        deadline = time.monotonic() + _DRAIN_S
+        deadline: float | None = None
         while True:
-            entries = [(At(name, place), key) for place, key in volume.blocks_from(0, self._n_batch)]
-            for target in [other for other in self._books.volumes if other != name]:
-                moved = set(self._copy_all(entries, target).moved)
-                n_moved += len(moved)
-                entries = [(at, key) for at, key in entries if key.hash not in moved]
+            below = None
+            while entries := volume.blocks_from(0, self._n_batch, below):
+                below = entries[-1][0]
+                left = [(At(name, place), key) for place, key in entries]
+                for target in [other for other in room.volumes if other != name]:
+                    moved = set(self._copy_all(left, target).moved)
+                    n_moved += len(moved)
+                    left = [(at, key) for at, key in left if key.hash not in moved]
+                with self._lock:
+                    lost += self._drop(self._find([key.hash for _, key in left], [name]))
+            self._go_on()
+            deadline = deadline or time.monotonic() + _DRAIN_S
+            is_late = time.monotonic() > deadline
             with self._lock:
-                lost += self._drop({key.hash: (at, key) for at, key in entries})
-                idle = [slot for slot in self._books.bound_to(name) if not self._books.is_writing(slot)]
-                if not entries and not volume.n_blocks:
-                    self._books.forget(idle)  # whose writes have failed
-                    if not self._books.n_used(name):
-                        return Moved(n_moved, refused=tuple(lost))
-            if time.monotonic() > deadline:
+                if is_late:
+                    self._books.forget(self._books.bound_to(name))  # layers of what was given up half written
+                if places.is_idle:
+                    return Moved(n_moved, refused=tuple(lost))
+            if is_late:
                 raise StoreError(Cause.TIMEOUT, f"volume {name} is still being written or read: try again")
-            if not entries:
-                time.sleep(_TURN_S)
+            time.sleep(_TURN_S)
 
     def get(self, block: BlockHash) -> bytes:
         """See `StorageAgent.get`."""
         at, key = self._need(block)
         buffer = self._buffers().slot(0)
-        for failure in self._books.volumes[at.volume].read([SlotIO(at.place, key, buffer)]):
+        for failure in self._books.room.volumes[at.volume].read([SlotIO(at.place, key, buffer)]):
             raise StoreError(failure.cause, failure.message)
         return bytes(buffer)
 
@@ -182,26 +192,32 @@ class Mover:
             self._arena = HostArena(self._n_batch, self._extent_bytes)
         return self._arena
 
-    def _find(self, hashes: Sequence[BlockHash], besides: str | None = None) -> dict[BlockHash, tuple[At, BlockKey]]:
-        """Where blocks are listed, but for one volume."""
+    def _find(
+        self, hashes: Sequence[BlockHash], names: Sequence[str] | None = None
+    ) -> dict[BlockHash, tuple[At, BlockKey]]:
+        """Where blocks are, on these volumes or on any; what is listed but nobody's is not."""
         found: dict[BlockHash, tuple[At, BlockKey]] = {}
-        for name, volume in list(self._books.volumes.items()):
-            if name != besides:
-                left = [block for block in hashes if block not in found]
-                found |= {block: (At(name, place), key) for block, (place, key) in volume.find(left).items()}
+        for name in list(self._books.room.volumes) if names is None else names:
+            left = [block for block in hashes if block not in found]
+            for block, (place, key) in self._books.room.volumes[name].find(left).items():
+                if self._books.slot_at(at := At(name, place)) is not None:
+                    found[block] = at, key
         return found
 
     def _drop(self, found: Mapping[BlockHash, tuple[At, BlockKey]]) -> list[BlockHash]:
         """Forget blocks, but those whose slot is being written; with the lock. Those that are gone."""
-        slots = {block: self._books.slot_at(at) for block, (at, _) in found.items()}
-        gone = {block: slot for block, slot in slots.items() if slot is not None and not self._books.is_writing(slot)}
-        self._books.forget(gone.values())
+        slots = {block: self._books.movable(at) for block, (at, _) in found.items()}
+        gone = {block: slot for block, slot in slots.items() if slot is not None}
         self._tell([], list(gone))
+        try:
+            self._books.forget(gone.values())
+        except StoreError as error:
+            logger.debug("dropped, but listed as before: %s", error)
         return list(gone)
 
     def _copy_all(self, entries: Sequence[tuple[At, BlockKey]], target: str, *, is_there: bool = False) -> _Outcome:
         """Copy up to a batch of blocks to a volume, waiting while it grows."""
-        volume = self._books.volumes[target]
+        volume = self._books.room.volumes[target]
         outcome = self._copy(entries, target, is_there=is_there)
         waited_s = 0.0
         while outcome.no_room and waited_s < _GROW_S and volume.capacity().is_growing:
@@ -223,6 +239,8 @@ class Mover:
         with self._lock:
             for was, key in entries:
                 slot = self._books.movable(was)
+                if is_there and key.hash not in self._find([key.hash], [was.volume]):
+                    slot = None  # another block's by now
                 to = None if slot is None else self._books.begin_move(slot, was, target, below)
                 if slot is None:
                     outcome.failed.append(key.hash)
@@ -232,9 +250,11 @@ class Mover:
                     copies.append(_Copy(slot, key, was, At(target, to), arena.slot(len(copies))))
         if not copies:
             return outcome
-        failed = set[BlockHash]() if is_there else self._read(copies)
+        failed = set[BlockHash]() if is_there else _read(self._books.room, copies)
         good = [copy for copy in copies if copy.key.hash not in failed]
-        failures = self._books.volumes[target].write([SlotIO(copy.to.place, copy.key, copy.buffer) for copy in good])
+        failures = self._books.room.volumes[target].write(
+            [SlotIO(copy.to.place, copy.key, copy.buffer) for copy in good]
+        )
         failed |= {good[failure.index].key.hash for failure in failures}
         with self._lock:
             ends = [(copy.slot, copy.was, copy.to, copy.key.hash not in failed) for copy in copies]
@@ -245,11 +265,12 @@ class Mover:
                     self._tell([(copy.key, target)], [])
         return outcome
 
-    def _read(self, copies: Sequence[_Copy]) -> set[BlockHash]:
-        """Read blocks where they are; those that failed."""
-        failed: set[BlockHash] = set()
-        for name in {copy.was.volume for copy in copies}:
-            some = [copy for copy in copies if copy.was.volume == name]
-            items = [SlotIO(copy.was.place, copy.key, copy.buffer) for copy in some]
-            failed |= {some[failure.index].key.hash for failure in self._books.volumes[name].read(items)}
-        return failed
+
+def _read(room: Room, copies: Sequence[_Copy]) -> set[BlockHash]:
+    """Read blocks where they are; those that failed."""
+    failed: set[BlockHash] = set()
+    for name in {copy.was.volume for copy in copies}:
+        some = [copy for copy in copies if copy.was.volume == name]
+        items = [SlotIO(copy.was.place, copy.key, copy.buffer) for copy in some]
+        failed |= {some[failure.index].key.hash for failure in room.volumes[name].read(items)}
+    return failed

@@ -1,66 +1,57 @@
-"""A volume in an object store, by `obstore`: one object an extent, listed in a manifest on the local disk."""
+"""A volume in an object store: one object an extent, listed in a manifest on the local disk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tenuto.errors import Cause, ConfigError, StoreError
+from tenuto.errors import Cause, StoreError
 from tenuto.memory.extent import ExtentCodec
+from tenuto.tiers.agent.bucket import SCHEMES, Bucket, Trash
 from tenuto.tiers.disk.manifest import Manifest
 from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO
 from tenuto.tokens import BlockHash, BlockKey
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore as Bucket
+    from obstore.store import ObjectStore as RawStore
 
-SCHEMES = ("s3", "gs", "az", "azure", "http", "https")
 _THREADS = 16
-
-
-def open_bucket(url: str) -> Bucket:
-    """The object store at an URL; its login comes from where its own tools take it (AWS_ACCESS_KEY_ID and so on).
-
-    Raises `ConfigError` for one that can't be: a wrong URL, or obstore is not installed.
-    """
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-    except ImportError:
-        raise ConfigError(f"volume {url} needs obstore, which is not installed; pip install obstore") from None
-    try:
-        return from_url(url)
-    except (BaseError, ValueError) as error:
-        raise ConfigError(f"volume {url}: {_line(error)}; write it as s3://BUCKET/PREFIX") from None
 
 
 class ObjectStore:
     """See `Volume`. Holds up to `capacity_bytes`; objects are named `prefix`/<place, 8 hex digits>.
 
     `folder` is this rank's alone, on a local disk, and the same one after a restart. An object is written whole, so
-    layers are only kept at `commit`; layers are read by ranges.
+    layers are only kept at `commit`; layers are read by ranges. The objects of what is forgotten go in the background.
     """
 
-    def __init__(self, bucket: Bucket, prefix: str, folder: Path, codec: ExtentCodec, capacity_bytes: int) -> None:
-        self._bucket = bucket
-        self._prefix = prefix
+    def __init__(self, raw: RawStore, prefix: str, folder: Path, codec: ExtentCodec, capacity_bytes: int) -> None:
+        self._bucket = Bucket(raw, prefix)
         self._codec = codec
         self._n_slots = capacity_bytes // codec.layout.extent_bytes
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(Cause.IO_ERROR, f"create {folder}: {error.strerror or error}") from error
         self._manifest = Manifest(folder)
         try:
             self._manifest.delete_other_epochs(0)
-            self.recovered = [entry for entry in self._manifest.blocks() if entry[0] < self._n_slots]
-            """(place, key) of every block that was there, oldest first."""
+            listed = self._manifest.blocks()
+            too_many = [place for place, _ in listed if place >= self._n_slots]
+            self._manifest.delete(too_many)
         except StoreError:
             self._manifest.close()
             raise
+        self.recovered = [entry for entry in listed if entry[0] < self._n_slots]
+        """(place, key) of every block that was there, oldest first."""
+        self._there = {place for place, _ in self.recovered}  # what is listed: no more is read
         self._threads = ThreadPoolExecutor(_THREADS, "tenuto-objects")
+        self._trash = Trash(self._bucket, self._threads)
+        self._trash.add(too_many)
 
     @property
     def n_blocks(self) -> int:
@@ -87,7 +78,7 @@ class ObjectStore:
 
     def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
         """See `Store`."""
-        return self._unlist(items) or self._each(items, self._delete, "delete") if layers[0] == 0 else []
+        return self._unlist(items) if layers[0] == 0 else []
 
     def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
         """See `Store`."""
@@ -95,14 +86,17 @@ class ObjectStore:
 
         def put(item: SlotIO) -> None:
             codec.seal(item.buffer)
-            self._bucket.put(self._name(item.slot), bytes(item.buffer))
+            self._bucket.put(item.slot, bytes(item.buffer))
 
-        failures = self._each(items, put, "write")
+        self._trash.rescue([item.slot for item in items])
+        failures = self._each(items, put)
         failed = {failure.index for failure in failures}
+        good = [item for at, item in enumerate(items) if at not in failed]
         try:
-            self._manifest.insert([(item.slot, item.key) for at, item in enumerate(items) if at not in failed], epoch)
+            self._manifest.insert([(item.slot, item.key) for item in good], epoch)
         except StoreError as error:
             return _all_failed(items, error)
+        self._there.update(item.slot for item in good)
         return failures
 
     def read(self, items: Sequence[SlotIO], volume: str = OWN, layers: Layers | None = None) -> list[Failure]:
@@ -113,27 +107,30 @@ class ObjectStore:
         start = 0 if first == 0 else start
 
         def get(item: SlotIO) -> None:
-            if volume != OWN:
-                raise StoreError(Cause.MISSING, f"instance {volume} is gone")
-            found = self._bucket.get_range(self._name(item.slot), start=start, end=stop)
+            if volume != OWN or item.slot not in self._there:
+                raise StoreError(Cause.MISSING, f"{f'instance {volume}' if volume else f'place {item.slot}'} is gone")
+            found = self._bucket.get(item.slot, start, stop)
             if len(found) != stop - start:
                 raise StoreError(Cause.CORRUPT, f"{len(found)} of {stop - start} bytes are there")
-            item.buffer[start:stop] = memoryview(found)
+            item.buffer[start:stop] = found
             if first == 0:
                 codec.verify_header(item.buffer, item.key.hash)
             codec.verify_layers(item.buffer, (first, last))
 
-        return self._each(items, get, "read")
+        return self._each(items, get)
 
     def forget(self, slots: Sequence[int]) -> None:
-        """See `Store`. Their objects go too, as far as that can be done now."""
+        """See `Store`. Does not wait for the server."""
+        self._there.difference_update(slots)
+        self._trash.add(slots)
         self._manifest.delete(slots)
-        self._each([SlotIO(slot, _NOBODY, memoryview(b"")) for slot in slots], self._delete, "delete")
 
     def reset(self, namespace: bytes, epoch: int) -> None:
-        """See `Store`. Objects stay until their places are used again."""
+        """See `Store`."""
         self._codec = ExtentCodec(self._codec.layout, namespace)
         self._manifest.epoch = epoch
+        gone, self._there = self._there, set[int]()
+        self._trash.add(gone)
         self._threads.submit(self._manifest.delete_other_epochs, epoch)
 
     def stamps(self) -> dict[int, int]:
@@ -150,9 +147,9 @@ class ObjectStore:
         """See `Volume`."""
         return self._manifest.find(hashes)
 
-    def blocks_from(self, slot: int, most: int) -> Sequence[tuple[int, BlockKey]]:
+    def blocks_from(self, slot: int, most: int, below: int | None = None) -> Sequence[tuple[int, BlockKey]]:
         """See `Volume`."""
-        return self._manifest.blocks_from(slot, most)
+        return self._manifest.blocks_from(slot, most, below)
 
     def give_back(self, n_slots: int) -> int:  # noqa: ARG002
         """See `Volume`: an object takes nothing once it is forgotten."""
@@ -160,60 +157,47 @@ class ObjectStore:
 
     def close(self) -> None:
         """See `Store`."""
+        self._trash.close()
         self._threads.shutdown()
         self._manifest.close()
 
-    def _name(self, place: int) -> str:
-        return f"{self._prefix}/{place:08x}"
-
-    def _delete(self, item: SlotIO) -> None:
-        with suppress(FileNotFoundError):
-            self._bucket.delete(self._name(item.slot))
+    def clear(self) -> None:
+        """Remove all objects; once it is closed. Raises `StoreError`."""
+        self._bucket.clear()
 
     def _unlist(self, items: Sequence[SlotIO]) -> list[Failure]:
+        slots = [item.slot for item in items]
+        self._there.difference_update(slots)
         try:
-            self._manifest.delete([item.slot for item in items])
+            self._manifest.delete(slots)
         except StoreError as error:
             return _all_failed(items, error)
         return []
 
-    def _each(self, items: Sequence[SlotIO], do: Callable[[SlotIO], None], verb: str) -> list[Failure]:
+    def _each(self, items: Sequence[SlotIO], do: Callable[[SlotIO], None]) -> list[Failure]:
         """Do it to all at once; those that failed."""
         if len(items) == 1:
-            errors = [_error_of(do, verb, items[0])]
+            errors = [_error_of(do, items[0])]
         else:
-            errors = list(self._threads.map(partial(_error_of, do, verb), items))
+            errors = list(self._threads.map(partial(_error_of, do), items))
         return [Failure(at, error.cause, str(error)) for at, error in enumerate(errors) if error is not None]
 
     def __repr__(self) -> str:
-        return f"<ObjectStore {self._prefix}: {self.n_blocks} of {self._n_slots}>"
-
-
-_NOBODY = BlockKey(BlockHash(bytes(16)), BlockHash(bytes(16)), BlockHash(bytes(16)))
+        return f"<ObjectStore {self._bucket.prefix}: {self.n_blocks} of {self._n_slots}>"
 
 
 def is_object_url(url: str) -> bool:
-    """Whether it names an object store, and not a folder."""
+    """Whether it names an object store, and not a folder. Raises `ValueError` for what is no URL."""
     return urlsplit(url).scheme in SCHEMES
 
 
-def _error_of(do: Callable[[SlotIO], None], verb: str, item: SlotIO) -> StoreError | None:
-    from obstore.exceptions import BaseError
-
+def _error_of(do: Callable[[SlotIO], None], item: SlotIO) -> StoreError | None:
     try:
         do(item)
     except StoreError as error:
         return error
-    except FileNotFoundError as error:
-        return StoreError(Cause.MISSING, f"{verb} an object: {_line(error)}")
-    except (BaseError, OSError) as error:
-        return StoreError(Cause.IO_ERROR, f"{verb} an object: {_line(error)}")
     return None
 
 
 def _all_failed(items: Sequence[SlotIO], error: StoreError) -> list[Failure]:
     return [Failure(index, error.cause, str(error)) for index in range(len(items))]
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

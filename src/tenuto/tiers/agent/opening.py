@@ -13,8 +13,9 @@ from urllib.parse import unquote, urlsplit
 from tenuto.errors import ConfigError, StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.settings import expand_user
+from tenuto.tiers.agent.bucket import SCHEMES, open_raw
 from tenuto.tiers.agent.mapfile import LISTINGS, Listed
-from tenuto.tiers.agent.objects import SCHEMES, ObjectStore, is_object_url, open_bucket
+from tenuto.tiers.agent.objects import ObjectStore, is_object_url
 from tenuto.tiers.agent.volume import Volume
 from tenuto.tiers.disk import DiskSettings, DiskStore
 from tenuto.tiers.disk.instance import claim, remove_dead, root_lock
@@ -36,17 +37,33 @@ class VolumeOpener:
     rank: int
     split: str
 
-    def open(self, listed: Listed) -> Volume:
-        """Raises `ConfigError` for what can never be a volume, `StoreError` for a reason that may pass."""
+    def check(self, listed: Listed) -> None:
+        """Raise `ConfigError` for what can never be a volume, as far as that can be told without touching anything."""
         if listed.capacity_bytes < 2 * self.codec.layout.extent_bytes:
             raise ConfigError(
                 f"volume {listed.name}: a capacity of {listed.capacity_bytes} bytes has no room for two blocks of "
                 f"{self.codec.layout.extent_bytes}; give more"
             )
-        if is_object_url(listed.url):
+        if _is_objects(listed):
+            return
+        root = folder_of(listed.name, listed.url)
+        try:
+            if root.is_block_device():
+                raise ConfigError(
+                    f"volume {listed.name}: {root} is a block device; make a file system on it, and give its folder"
+                )
+            if root.resolve() == self.folder.parents[2].resolve():
+                raise ConfigError(f"volume {listed.name}: {root} is the home volume's folder; give another one")
+        except OSError as error:
+            raise ConfigError(f"volume {listed.name}: {error.strerror or error}: {str(root)[:200]}") from None
+
+    def open(self, listed: Listed) -> Volume:
+        """Raises `ConfigError` for what can never be a volume, `StoreError` for a reason that may pass."""
+        self.check(listed)
+        if _is_objects(listed):
             prefix = f"{self.namespace.folder}/{listed.owner}/rank-{self.rank}"
             folder = self.folder / LISTINGS / listed.name
-            return ObjectStore(open_bucket(listed.url), prefix, folder, self.codec, listed.capacity_bytes)
+            return ObjectStore(open_raw(listed.url), prefix, folder, self.codec, listed.capacity_bytes)
         return self._open_folder(listed, folder_of(listed.name, listed.url))
 
     def erase(self, name: str, volume: Volume) -> None:
@@ -55,18 +72,16 @@ class VolumeOpener:
             instance = volume.claim.instance
             with suppress(OSError), root_lock(instance.parents[1]):
                 remove_dead(instance)
-        else:
+        elif isinstance(volume, ObjectStore):
+            try:
+                volume.clear()
+            except StoreError as error:
+                logger.warning("tenuto: volume %s: objects are left in its store: %s", name, error)
             shutil.rmtree(self.folder / LISTINGS / name, ignore_errors=True)
 
     def _open_folder(self, listed: Listed, root: Path) -> DiskStore:
-        if root.is_block_device():
-            raise ConfigError(
-                f"volume {listed.name}: {root} is a block device; make a file system on it, and give its folder"
-            )
-        if root.resolve() == self.folder.parents[2].resolve():
-            raise ConfigError(f"volume {listed.name}: {root} is the home volume's folder; give another one")
         try:
-            mine = claim(root, self.namespace, listed.owner, self.rank, self.split)
+            mine = claim(root, self.namespace, listed.owner, self.rank, self.split, takes_over=False)
         except ConfigError as error:
             raise ConfigError(f"volume {listed.name}: {str(error).removeprefix('tiers.disk.path: ')}") from None
         with ExitStack() as undo:
@@ -75,6 +90,17 @@ class VolumeOpener:
             store = DiskStore(mine, self.codec, settings, self.rank)
             undo.pop_all()
         return store
+
+
+def _is_objects(listed: Listed) -> bool:
+    """Whether it is an object store. Raises `ConfigError` for an URL that is none."""
+    try:
+        listed.url.encode()
+        if "\0" not in listed.url:
+            return is_object_url(listed.url)
+    except ValueError:
+        pass
+    raise ConfigError(f"volume {listed.name}: {listed.url!r} is no URL and no path")
 
 
 def folder_of(name: str, url: str) -> Path:
@@ -86,7 +112,8 @@ def folder_of(name: str, url: str) -> Path:
             f"volume {name}: {url!r} is neither a folder nor an object store; give a path, file://PATH, or {known}..."
         )
     path = expand_user(Path(unquote(parts.path) if parts.scheme else url), f"volume {name}")
-    if not path.is_absolute() or parts.netloc:
+    is_odd = parts.netloc or (parts.scheme and (parts.query or parts.fragment))
+    if is_odd or "\0" in str(path) or not path.is_absolute():
         raise ConfigError(f"volume {name}: {url!r} is no absolute path; give one, as /mnt/fast or file:///mnt/fast")
     return path
 

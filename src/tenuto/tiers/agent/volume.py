@@ -48,8 +48,8 @@ class Volume(RecoveredStore, Protocol):
         """(place, key) of those of these blocks that it holds. Raises `StoreError`."""
         ...
 
-    def blocks_from(self, slot: int, most: int) -> Sequence[tuple[int, BlockKey]]:
-        """(place, key) of up to `most` blocks in place `slot` and behind it, the last first. Raises `StoreError`."""
+    def blocks_from(self, slot: int, most: int, below: int | None = None) -> Sequence[tuple[int, BlockKey]]:
+        """(place, key) of up to `most` blocks from `slot` up to `below`, the last first. Raises `StoreError`."""
         ...
 
     def give_back(self, n_slots: int) -> int:

@@ -72,6 +72,7 @@ class Growth:
             size_bytes = listed[number] * self._extent_bytes
             if sizes.get(number, 0) < size_bytes:
                 logger.warning("tenuto: pool file %d was cut short; its lost blocks will be misses", number)
+            if sizes.get(number, 0) != size_bytes:  # longer where who gave room back was killed
                 self._files.reserve(number, size_bytes)
 
     def start(self) -> None:

@@ -78,12 +78,20 @@ def root_lock(root: Path) -> Generator[None]:
 
 
 def claim(
-    root: Path, namespace: Namespace, owner: str, rank: int, split: str = "tp1", others: tuple[Path, ...] = ()
+    root: Path,
+    namespace: Namespace,
+    owner: str,
+    rank: int,
+    split: str = "tp1",
+    others: tuple[Path, ...] = (),
+    *,
+    takes_over: bool = True,
 ) -> Claim:
     """Take a folder for rank `rank` of engine `owner`: its own, a dead engine's of the same `split`, or a new one.
 
     `split` says how the ranks of an engine share a block: a folder's extents are of no use to another. Pool files
-    are striped over the root and `others`, which must be what they have been since the first engine.
+    are striped over the root and `others`, which must be what they have been since the first engine. Unless it
+    `takes_over`, a dead engine's folder is left alone.
 
     Raises `ConfigError` naming the setting when a folder can't be written, `StoreError` for a reason that may pass.
     """
@@ -96,7 +104,7 @@ def claim(
                 folder.mkdir(exist_ok=True)
             described = msgspec.json.format(msgspec.json.encode(namespace.describe()))
             _note(home / "namespace.json", described + b"\n")
-            instance = _find(home, owner, rank, split) or _new(home)
+            instance = _find(home, owner, rank, split, takes_over=takes_over) or _new(home)
             folder = instance / f"rank-{rank}"
             folder.mkdir(parents=True, exist_ok=True)
             (instance / "owner").write_text(owner)  # in place, for a full disk: cut off, it is nobody's
@@ -150,6 +158,8 @@ def remove_dead(instance: Path, others: tuple[Path, ...] = ()) -> None:
     home = instance.parent
     parts = [other / home.name / instance.name for other in others]
     for folder in (*parts, instance):  # what is cut short meanwhile is still found and listed
+        for rank in folder.glob("rank-*"):  # first: as long as something is left, it is said whose
+            shutil.rmtree(rank, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # the namespace folder goes with its last instance
         if not instances(home):
@@ -221,12 +231,12 @@ def _settle(root: Path, others: tuple[Path, ...]) -> None:
         )
 
 
-def _find(home: Path, owner: str, rank: int, split: str) -> Path | None:
+def _find(home: Path, owner: str, rank: int, split: str, *, takes_over: bool) -> Path | None:
     found = [path for path in instances(home) if _read(path / "split") == split or _is_half_made(path)]
     for path in found:
         if _read(path / "owner") == owner and not _is_rank_locked(path, rank):
             return path
-    return next((path for path in found if not is_alive(path)), None)
+    return next((path for path in found if not is_alive(path) and (takes_over or _is_half_made(path))), None)
 
 
 def _is_half_made(instance: Path) -> bool:

@@ -33,6 +33,7 @@ _CAUSES = {
     "SQLITE_MISMATCH": Cause.CORRUPT,
 }
 _LAST_STAMP = 1 << 62
+_LAST_SLOT = (1 << 63) - 1
 
 
 @contextmanager
@@ -149,11 +150,12 @@ class Manifest:
                     found[block] = entry_of(*row)
         return found
 
-    def blocks_from(self, slot: int, most: int) -> list[tuple[int, BlockKey]]:
-        """(slot, key) of up to `most` blocks in `slot` and behind it, the last first."""
+    def blocks_from(self, slot: int, most: int, below: int | None = None) -> list[tuple[int, BlockKey]]:
+        """(slot, key) of up to `most` blocks from `slot` up to `below`, the last first."""
         with self._reading("blocks from") as db:
             rows = db.execute(
-                "SELECT slot, hash, parent, prefix FROM blocks WHERE slot >= ? ORDER BY slot DESC LIMIT ?", (slot, most)
+                "SELECT slot, hash, parent, prefix FROM blocks WHERE slot >= ? AND slot < ? ORDER BY slot DESC LIMIT ?",
+                (slot, _LAST_SLOT if below is None else below, most),
             )
             return [entry_of(*row) for row in rows]
 

@@ -184,9 +184,9 @@ class DiskStore:
         """(slot, key) of those of these blocks that are listed. Raises `StoreError`."""
         return self._manifest.find(hashes)
 
-    def blocks_from(self, slot: int, most: int) -> list[tuple[int, BlockKey]]:
-        """(slot, key) of up to `most` listed blocks in `slot` and behind it, the last first. Raises `StoreError`."""
-        return self._manifest.blocks_from(slot, most)
+    def blocks_from(self, slot: int, most: int, below: int | None = None) -> list[tuple[int, BlockKey]]:
+        """(slot, key) of up to `most` listed blocks from `slot` up to `below`, the last first. Raises `StoreError`."""
+        return self._manifest.blocks_from(slot, most, below)
 
     def give_back(self, n_slots: int) -> int:
         """Cut the pool files off behind the first `n_slots` slots; the bytes that are free now. Raises `StoreError`.
