@@ -39,6 +39,9 @@ nitpick_ignore = [
     ("py:class", "Slots"),
     ("py:obj", "Device.mark"),
     ("py:obj", "PagedKV"),
+    ("py:class", "tenuto.advisor.index.WorkerIndex"),
+    ("py:class", "tenuto.advisor.placement.View"),
+    ("py:class", "tenuto.events.routers.enginestream.EngineEndpoints"),
     ("py:class", "tenuto.library.core.CacheCore"),
     ("py:class", "tenuto.library.sequence.TokenSequence"),
     ("py:class", "tenuto.memory.formats.KvFormat"),
@@ -49,6 +52,7 @@ nitpick_ignore = [
     ("py:class", "tenuto.transfers.lanes.device.Landing"),
     ("py:class", "types.Annotated"),
     ("py:class", "0.001"),
+    ("py:class", "0.01"),
     ("py:class", "0.1"),
 ]
 

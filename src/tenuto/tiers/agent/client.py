@@ -45,9 +45,10 @@ def find_agents(root: Path) -> list[Path]:
 
 
 class AgentClient:
-    """See `StorageAgent` for what the methods do and raise; one at a time.
+    """One order at a time; orders of several clients take turns.
 
-    Raises `StoreError` (MISSING) when nobody answers, at the beginning or later; make another one then.
+    Raises `StoreError` (MISSING) when nobody answers, at the beginning or later; make another one then. What the agent
+    refuses is raised here: `ConfigError` for what can never be, `StoreError` for what may pass.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,35 +64,35 @@ class AgentClient:
         self._connection = Connection(client.detach())
 
     def describe(self) -> AgentInfo:
-        """See `StorageAgent`."""
+        """What there is now: whose agent it is, and its volumes."""
         return self._ask(Describe(), AgentInfo)
 
     def register_volume(self, name: str, url: str, capacity_bytes: int) -> None:
-        """See `StorageAgent`."""
+        """Use a folder or an object store too, after a restart as well; the same again changes nothing."""
         self._ask(Register(name, url, capacity_bytes), type(None))
 
     def unregister_volume(self, name: str) -> Moved:
-        """See `StorageAgent`."""
+        """Move a volume's blocks to the others, home first, and close it; what there is no room for is lost."""
         return self._ask(Unregister(name), Moved)
 
     def move(self, hashes: Sequence[bytes], volume: str) -> Moved:
-        """See `StorageAgent`."""
+        """Have these blocks lie in `volume` ("": home), verified on the way."""
         return self._ask(Move(tuple(hashes), volume), Moved)
 
     def drop(self, hashes: Sequence[bytes]) -> int:
-        """See `StorageAgent`."""
+        """Have the engine forget these blocks; how many there were."""
         return self._ask(Drop(tuple(hashes)), int)
 
     def compact(self, volume: str) -> Compacted:
-        """See `StorageAgent`."""
+        """Move a volume's blocks together, and give its disk what is free behind them."""
         return self._ask(Compact(volume), Compacted)
 
     def get(self, block: bytes) -> bytes:
-        """See `StorageAgent`."""
+        """The verified extent of a block. `StoreError` (MISSING) where there is none."""
         return self._ask(Get(block), bytes)
 
     def put(self, extent: bytes) -> None:
-        """See `StorageAgent`."""
+        """Write a block that is there once more, from its whole extent: to mend a damaged copy."""
         self._ask(Put(extent), type(None))
 
     def close(self) -> None:
