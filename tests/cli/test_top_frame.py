@@ -282,6 +282,13 @@ def test_blocks_chains_and_changes_are_counted_by_tier_and_volume():
     assert [h.tier for h in world.worker().holdings] == ["disk", "disk"]
 
 
+def test_kinds_of_later_versions_are_left_out():
+    world = World()
+    world.tell(group(99, 7, tier=77), group(99, tier=77), group(Kind.STORED, 1), group(Kind.USED, 1))
+    (host,) = world.worker().holdings
+    assert (host.tier, host.n_blocks, host.n_stored, host.n_removed) == ("host", 1, 1, 0)
+
+
 def test_a_snapshot_takes_the_place_of_what_was_and_stores_nothing_new():
     world = World()
     world.tell(group(Kind.STORED, 1, 2))
