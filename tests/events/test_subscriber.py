@@ -70,7 +70,7 @@ def test_messages_that_were_lost_are_asked_for(life):
     live(life, told, 50)
     told.settle()
     told.check()
-    assert told.subscription.n_gaps > 0
+    assert told.subscription.n_gaps == 1
     assert told.subscription.n_snapshots == 0
 
 
@@ -100,6 +100,37 @@ def test_a_reader_that_comes_late_has_all_of_it(life):
     told.way.arrived.clear()
     told.settle()
     told.check()
+    assert told.subscription.n_gaps == 0
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_is_missed_once_is_one_gap_however_often_it_is_asked_for(life, is_late):
+    told = Told(*life.tiers)
+    live(life, told, 20)
+    if is_late:
+        told.way.arrived.clear()
+    told.settle()
+    for n_gaps in (1, 2):
+        told.way.publisher, told.way.n_to_lose = None, 3
+        live(life, told, 20)
+        for _ in range(30):
+            assert told.subscription.next(0.0) is None
+        assert told.subscription.n_gaps == n_gaps
+        told.way.publisher = told.publisher
+        told.settle()
+        told.check()
+        assert told.subscription.n_gaps == n_gaps
+
+
+def test_a_publisher_that_is_new_to_a_reader_is_no_gap(life):
+    told = Told(*life.tiers)
+    told.settle()
+    told.begin()
+    live(life, told, 20)
+    told.way.arrived.clear()
+    told.settle()
+    told.check()
+    assert told.subscription.n_gaps == 0
 
 
 def test_a_reader_knows_who_has_answered():
