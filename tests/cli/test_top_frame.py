@@ -73,6 +73,48 @@ def test_a_frame_fits_any_window_and_begins_with_the_title(width, height, scroll
     assert furthest >= 0
 
 
+FIFTY = """\
+tenuto top  14:03:22, every 1 s; q ends
+events   zmq://127.0.0.1:5557  1 worker, 0 gaps, …
+metrics  http://127.0.0.1:9400/metrics  1 engine,…
+
+node/llama-0 rank 0  heard 0.2 s ago, lag 12 ms
+tier              blocks       size stored/s
+host               2,048    4.0 GiB       50
+disk              18,420   36.0 GiB    4,650
+
+engine 0 tiny  3 requests
+hit rate        all  engine   host   disk   peer
+now             60%     10%    40%    10%     0%
+since start     60%     10%    40%    10%     0%
+tier           used         of  full     blocks
+host        2.0 GiB    4.0 GiB   50%      1,024
+disk        0 bytes    0 bytes     -          0
+flow                         now    blocks/s
+device to host       512.0 MiB/s          64
+host to disk           0 bytes/s           0
+writes  12 blocks wait; left out: 5 host_full
+loads   10/s, host 4.0 ms; it computes 12,000 tok…
+events  100/s, 0 wait, lag 4.0 ms; 0 replays, 0 s…
+errors  none
+all of it: a wider window, or --once
+""".splitlines()
+
+
+def test_a_narrow_window_has_whole_columns_and_says_where_the_others_are():
+    both = seen(events(worker(2), before=(worker(1),)), endpoint(values(3), values(1)))
+    assert [plain(line) for line in frame(both, TITLE, Window(50, 24))[0]] == FIFTY
+    low = [plain(line) for line in frame(both, TITLE, Window(50, 12))[0]]
+    assert low[-1] == "11 more lines below; all columns: --once"
+    assert plain(frame(both, TITLE, Window(79, 30))[0][-1]) == FIFTY[-1]
+    assert plain(frame(seen(events()), TITLE, Window(73, 30))[0][-1]).startswith("disk ")
+    assert plain(frame(seen(events()), TITLE, Window(72, 30))[0][-1]) == FIFTY[-1]
+    away = seen(MetricsSeen("http://127.0.0.1:9400/metrics", fault="Connection refused"))
+    assert [plain(line) for line in frame(away, TITLE, Window(50, 24))[0]][1:] == [
+        "metrics  http://127.0.0.1:9400/metrics  Connectio…", FIFTY[-1]
+    ]  # fmt: skip
+
+
 def test_empty_lines_go_first():
     both = seen(events(worker(2), before=(worker(1),)), endpoint(values(3), values(1)))
     lines, furthest = frame(both, TITLE, Window(80, 22))
@@ -141,6 +183,37 @@ def test_an_engine_that_began_anew_has_no_rates_and_no_hits_before_it_is_asked()
     assert late.rate(metrics.LOADED_TOKENS, "host") == 200
 
 
+@pytest.mark.parametrize(("before", "now"), [(0.0, 1e308), (-1e308, 1e308), (1.0, 5e-324), (1e308, -1e308)])
+def test_numbers_that_leap_are_no_rates_and_end_nothing(before, now):
+    looks = [dict.fromkeys(values(1) | {"tenuto_gated_tokens_total compute": 1}, n) for n in (now, before)]
+    leapt = replace(endpoint(*looks), now=replace(endpoint(*looks).now, at_s=NOW - 1.9))
+    for width in (40, 120):
+        lines, _ = frame(seen(leapt), "", Window(width, 60))
+        assert not any("inf" in plain(line).split() or "nan" in plain(line) for line in lines)
+    (engine,) = as_json(seen(leapt))["metrics"][0]["engines"]
+    assert json.loads(json.dumps(engine, allow_nan=False)) == engine
+    assert engine["values"]["tokens.asked"] == now
+    if now == 1e308:
+        assert engine["per_s"]["tokens.asked"] is None
+
+
+def test_what_is_not_looked_at_any_more_says_so_and_has_no_rates():
+    stream, metrics_seen = events(worker(2), before=(worker(1),)), endpoint(values(3), values(1))
+    ended = [replace(source, ended="IndexError: odd") for source in (stream, metrics_seen)]
+    lines = text(replace(seen(*ended), at_s=NOW + 7), "")
+    said = "looking at it has ended (IndexError: odd): what is shown is 7.0 s old"
+    assert [line.split("  ")[-1] for line in lines[1:3]] == [said, said]
+    rows = [line.split() for line in lines if line.startswith(("host  ", "now "))]
+    assert rows[0][4:6] == ["-", "-"]
+    assert rows[1][-1] == "-/s"
+    found = as_json(seen(*ended))
+    assert [found[kind][0]["fault"] for kind in ("events", "metrics")] == [said.partition(":")[0] + ": odd)"] * 2
+    assert as_json(seen(stream))["events"][0]["fault"] == ""
+    never = replace(MetricsSeen("http://h/metrics"), ended="OSError")
+    assert seen(never).is_whole
+    assert text(seen(never), "")[1] == "metrics  http://h/metrics  looking at it has ended (OSError)"
+
+
 def test_errors_are_red_when_they_are_new():
     bad = {"tenuto_failed_blocks_total disk_to_host timeout": 3.0, "tenuto_corrupt_blocks_total disk": 1.0}
     for before, style in ((values(1), Style.BAD), (values(1) | bad, Style.WARN)):
@@ -162,6 +235,13 @@ def test_foreign_names_move_no_cursor_and_wide_letters_take_two_cells():
     assert "\n" not in coloured(lines[3])
     assert [width_of(cut("機械学習", n)) for n in range(9)] == [0, 1, 1, 3, 3, 5, 5, 7, 8]
     assert fit("機械", 6, is_right=True) == "  機械"
+    foreign = {("m\x1b[2J", "0\x1b]0;x\x07"): {"tenuto_failed_blocks_total \x9b2J timeout": 3.0}}
+    told = replace(endpoint(values(1)), url="http://h/\x1b[31m", fault="\x07")
+    told = seen(events(note="\x1b[2J", note_s=NOW), replace(told, now=replace(told.now, engines=foreign)))
+    for line in whole(told, ""):
+        assert plain(line).isprintable()
+        assert coloured(((text, Style.PLAIN) for text, _ in line)).isprintable()
+    assert "engine 0\\x1b]0;x\\x07 m\\x1b[2J" in "\n".join(text(told, ""))
     assert all(in_ascii(plain(line)).isascii() for line in whole(seen(endpoint(values(1))), ""))
 
 
