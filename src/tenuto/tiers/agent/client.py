@@ -31,6 +31,8 @@ from tenuto.tiers.agent.messages import (
 )
 from tenuto.tiers.disk.instance import instances, namespaces
 
+__all__ = ["AgentClient", "find_agents"]
+
 _MOST_BYTES = 1 << 30
 _T = TypeVar("_T")
 
