@@ -99,7 +99,7 @@ class Service:
     def index(self) -> dict[str, Any]:
         """The blocks of each engine, by volume."""
         with self._lock:
-            return report_index(self._advisor)
+            return report_index(self._advisor, self._clock())
 
     def volumes(self) -> dict[str, Any]:
         """The volumes of each engine as its agents describe them."""
