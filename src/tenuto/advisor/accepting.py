@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from tenuto.advisor.orders import Compact, Drop, Move
+from tenuto.advisor.orders import Compact, Drop, Move, Rows
 from tenuto.advisor.placement import View
 
 _MOST_ORDERS = 1000
@@ -32,8 +33,14 @@ def _why_not_blocks(n_blocks: Any, most: int) -> str:
 
 
 def _why_not_rows(rows: Any, view: View) -> str:
-    if not isinstance(rows, np.ndarray) or rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-        return "its rows are no column of whole numbers"
+    if isinstance(rows, np.ndarray):
+        column: npt.NDArray[Any] = np.asarray(cast("Any", rows))
+        if column.ndim == 1 and column.dtype.kind in "iu":
+            return _why_not_here(column, view)
+    return "its rows are no column of whole numbers"
+
+
+def _why_not_here(rows: Rows, view: View) -> str:
     is_here = view.table.is_here
     if len(rows) and (rows.min() < 0 or rows.max() >= len(is_here) or not is_here[rows].all()):
         return "it names rows without a block"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tenuto.errors import ConfigError
 from tenuto.tiers.agent.client import AgentClient, find_agents
 from tenuto.tiers.agent.messages import HOME, AgentInfo, Compacted, Moved, VolumeInfo
 from tenuto.tokens import BlockHash
@@ -49,7 +51,7 @@ class Agents(Protocol):
         ...
 
     def connect(self, path: Path) -> Agent:
-        """The agent behind one. Raises `TenutoError` when nobody answers."""
+        """The agent behind one. Raises `TenutoError` when nobody answers: `ConfigError` when nobody ever will."""
         ...
 
 
@@ -62,4 +64,6 @@ class Sockets:
 
     def connect(self, path: Path) -> Agent:
         """See `Agents`."""
+        if not os.access(path, os.R_OK | os.W_OK) and path.exists():
+            raise ConfigError(f"{path} is of another user; run the advisor as the user who runs the engine")
         return AgentClient(path)

@@ -33,11 +33,12 @@ _HELD_S = 60.0  # an order that nobody has answered is forgotten, and may be giv
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An order with the names of its blocks, for agents. `rule`: who gave it."""
+    """An order with the names of its blocks, for agents. `rule`: who gave it; `is_up`: to a faster volume."""
 
     rule: str
     order: Order
     hashes: list[BlockHash] = field(default_factory=list[BlockHash])
+    is_up: bool = False
 
 
 @dataclass(slots=True)
@@ -189,13 +190,20 @@ class Advisor:
                 worker.index.touch_again(rows[n:] if rule != "demote" else rows[:0])
             order = replace(order, rows=rows[:n])
             n = len(order.rows)
-            task = Task(rule, order, view.table.names(order.rows)) if n else None
+            task = Task(rule, order, view.table.names(order.rows), self._is_up(order, view)) if n else None
         if task is None:
             return None
         for allowance in allowances:
             allowance.spend(n, view.block_bytes)
         self._book(order, view, states)
         return task
+
+    def _is_up(self, order: Move | Drop, view: View) -> bool:
+        if not isinstance(order, Move):
+            return False
+        speeds = [self._speeds.get(name, len(self._speeds)) for name in view.table.volumes]
+        wanted = self._speeds.get(order.volume, len(self._speeds))
+        return speeds[int(view.table.volume[order.rows[0]])] > wanted
 
     @staticmethod
     def _book(order: Order, view: View, states: dict[str, VolumeState]) -> None:

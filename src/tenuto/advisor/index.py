@@ -44,18 +44,19 @@ class WorkerIndex:
             self._stream = message.stream
             self._remove(self.table.all_rows().tolist())
         if isinstance(message, Batch):
-            self.tell_time(message.time_ms / 1e3)
+            sent_s = message.time_ms / 1e3
+            self.heard_s = max(self.heard_s, sent_s) if self._is_timed else sent_s
+            self._is_timed = True
+            self.tell_time(self.heard_s)
         for group in message.groups:
             self._take_group(group, is_live=isinstance(message, Batch))
         if not isinstance(message, Batch) and message.is_last:
             self.table.order()
 
     def tell_time(self, now_s: float) -> None:
-        """It is as late as that."""
-        self.heard_s = max(self.heard_s, now_s) if self._is_timed else now_s
-        self._is_timed = True
+        """For blocks whose age nobody told: it counts from now."""
         if self._unaged:
-            self.table.used_s[list(self._unaged)] = self.heard_s
+            self.table.used_s[list(self._unaged)] = now_s
             self._unaged.clear()
 
     def take_touched(self) -> Rows:

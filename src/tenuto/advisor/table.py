@@ -128,7 +128,8 @@ class BlockTable:
         self._is_unordered = False
         rows = self.all_rows()
         up = np.full(len(self.is_here), -1, np.int64)
-        up[rows] = [self.rows.get(self.parents[row], -1) for row in rows.tolist()]
+        numbers: list[int] = rows.tolist()
+        up[rows] = [self.rows.get(self.parents[row], -1) for row in numbers]
         depth = (up >= 0).astype(np.int64)
         for _ in range(len(rows).bit_length()):  # a cycle, which is nonsense, ends there too
             below = np.flatnonzero(up >= 0)
@@ -157,7 +158,7 @@ class BlockTable:
 
     def path(self, row: int) -> list[int]:
         """The rows from the first block of its chain that is here to this one; a cycle is cut where it closes."""
-        found = {row: None}
+        found: dict[int, None] = {row: None}
         above = self.rows.get(self.parents[row])
         while above is not None and above not in found:
             found[above] = None

@@ -40,13 +40,13 @@ class Prune:
     def _childless(self, view: View, rows: Rows) -> Rows:
         """Those whose children are all among them, the ends of chains first."""
         table = view.table
-        chosen = set(rows.tolist())
+        chosen: set[int] = set(rows.tolist())
         left: dict[int, int] = {}
         deepest_first: list[int] = rows[np.argsort(-table.depth[rows], kind="stable")].tolist()
         found = [row for row in deepest_first if not table.n_children[row]]
         for row in found:  # which grows: a block whose last child is there comes behind it
             above = table.rows.get(table.parents[row])
-            if above in chosen:
+            if above is not None and above in chosen:
                 left[above] = left.get(above, int(table.n_children[above])) - 1
                 if not left[above]:
                     found.append(above)
