@@ -47,7 +47,7 @@ def test_an_advisor_and_a_publisher_that_are_started_again_have_an_equal_index()
     url, life = f"zmq://127.0.0.1:{free_port()}", Life(seed=3)
 
     def publisher():
-        made = Publisher(make_sender(parse_address(url)), SOURCE, SHAPE, lambda: inventory(*life.tiers))
+        made = Publisher(make_sender(parse_address(url)), SOURCE, SHAPE, lambda: inventory({}, *life.tiers))
         made.start()
         return made
 

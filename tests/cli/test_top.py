@@ -133,6 +133,26 @@ def test_once_without_anybody_says_so(capsys, monkeypatch):
     ]  # fmt: skip
 
 
+def test_a_source_that_can_not_be_looked_at_any_more_says_so_in_its_line(capsys, monkeypatch, ports):
+    def fail(*_):
+        raise IndexError("odd\n\x1b[2J")
+
+    before = threading.excepthook
+    monkeypatch.setattr("tenuto.cli.top.tally.Tally.take", fail)
+    monkeypatch.setattr("tenuto.cli.top.sources.read_engines", lambda _: {}["odd"].nothing)
+    code, out, error = run(capsys, *words(ports), "--once", "--interval", "0.1")
+    assert error == ""
+    assert re.search(
+        r"  looking at it has ended \(IndexError: odd \\x1b\[2J\): what is shown is \d\.\d s old$", out, re.MULTILINE
+    )
+    assert out.splitlines()[2].endswith("  what it says are no metrics ('odd'); it is tried again")
+    monkeypatch.setattr("tenuto.cli.top.sources.read_engines", lambda _: _.nothing)
+    code, out, error = run(capsys, *words(ports)[1:], "--once", "--interval", "0.1")
+    assert (code, error) == (1, "")
+    assert out.endswith("  looking at it has ended (AttributeError: 'str' object has no attribute 'nothing')\n")
+    assert threading.excepthook is before
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -1,4 +1,4 @@
-"""`tenuto top`: what was seen, as lines; figures of two looks; what a stream's messages come to."""
+"""`tenuto top`: what was seen, as lines; figures of two looks."""
 
 import json
 from dataclasses import replace
@@ -15,8 +15,6 @@ from tenuto.cli.top.frame import Window, frame, whole
 from tenuto.cli.top.lines import Style, coloured, cut, fit, in_ascii, plain, width_of
 from tenuto.cli.top.looks import EventsLook, EventsSeen, Holding, MetricsSeen, Seen
 from tenuto.cli.top.sources import MetricsWatcher, read_engines
-from tenuto.cli.top.tally import HIDDEN_S, Tally
-from tenuto.events import Batch, Group, Kind, Part, Source
 from tests.cli.top_looks import NOW, endpoint, events, seen, values, worker
 
 pytestmark = pytest.mark.unit
@@ -71,6 +69,48 @@ def test_a_frame_fits_any_window_and_begins_with_the_title(width, height, scroll
     assert all(width_of(plain(line)) <= width for line in lines)
     assert plain(lines[0])[:1] == "t" or width == 1
     assert furthest >= 0
+
+
+FIFTY = """\
+tenuto top  14:03:22, every 1 s; q ends
+events   zmq://127.0.0.1:5557  1 worker, 0 gaps, …
+metrics  http://127.0.0.1:9400/metrics  1 engine,…
+
+node/llama-0 rank 0  heard 0.2 s ago, lag 12 ms
+tier              blocks       size stored/s
+host               2,048    4.0 GiB       50
+disk              18,420   36.0 GiB    4,650
+
+engine 0 tiny  3 requests
+hit rate        all  engine   host   disk   peer
+now             60%     10%    40%    10%     0%
+since start     60%     10%    40%    10%     0%
+tier           used         of  full     blocks
+host        2.0 GiB    4.0 GiB   50%      1,024
+disk        0 bytes    0 bytes     -          0
+flow                         now    blocks/s
+device to host       512.0 MiB/s          64
+host to disk           0 bytes/s           0
+writes  12 blocks wait; left out: 5 host_full
+loads   10/s, host 4.0 ms; it computes 12,000 tok…
+events  100/s, 0 wait, lag 4.0 ms; 0 replays, 0 s…
+errors  none
+all of it: a wider window, or --once
+""".splitlines()
+
+
+def test_a_narrow_window_has_whole_columns_and_says_where_the_others_are():
+    both = seen(events(worker(2), before=(worker(1),)), endpoint(values(3), values(1)))
+    assert [plain(line) for line in frame(both, TITLE, Window(50, 24))[0]] == FIFTY
+    low = [plain(line) for line in frame(both, TITLE, Window(50, 12))[0]]
+    assert low[-1] == "11 more lines below; all columns: --once"
+    assert plain(frame(both, TITLE, Window(79, 30))[0][-1]) == FIFTY[-1]
+    assert plain(frame(seen(events()), TITLE, Window(73, 30))[0][-1]).startswith("disk ")
+    assert plain(frame(seen(events()), TITLE, Window(72, 30))[0][-1]) == FIFTY[-1]
+    away = seen(MetricsSeen("http://127.0.0.1:9400/metrics", fault="Connection refused"))
+    assert [plain(line) for line in frame(away, TITLE, Window(50, 24))[0]][1:] == [
+        "metrics  http://127.0.0.1:9400/metrics  Connectio…", FIFTY[-1]
+    ]  # fmt: skip
 
 
 def test_empty_lines_go_first():
@@ -141,6 +181,37 @@ def test_an_engine_that_began_anew_has_no_rates_and_no_hits_before_it_is_asked()
     assert late.rate(metrics.LOADED_TOKENS, "host") == 200
 
 
+@pytest.mark.parametrize(("before", "now"), [(0.0, 1e308), (-1e308, 1e308), (1.0, 5e-324), (1e308, -1e308)])
+def test_numbers_that_leap_are_no_rates_and_end_nothing(before, now):
+    looks = [dict.fromkeys(values(1) | {"tenuto_gated_tokens_total compute": 1}, n) for n in (now, before)]
+    leapt = replace(endpoint(*looks), now=replace(endpoint(*looks).now, at_s=NOW - 1.9))
+    for width in (40, 120):
+        lines, _ = frame(seen(leapt), "", Window(width, 60))
+        assert not any("inf" in plain(line).split() or "nan" in plain(line) for line in lines)
+    (engine,) = as_json(seen(leapt))["metrics"][0]["engines"]
+    assert json.loads(json.dumps(engine, allow_nan=False)) == engine
+    assert engine["values"]["tokens.asked"] == now
+    if now == 1e308:
+        assert engine["per_s"]["tokens.asked"] is None
+
+
+def test_what_is_not_looked_at_any_more_says_so_and_has_no_rates():
+    stream, metrics_seen = events(worker(2), before=(worker(1),)), endpoint(values(3), values(1))
+    ended = [replace(source, ended="IndexError: odd") for source in (stream, metrics_seen)]
+    lines = text(replace(seen(*ended), at_s=NOW + 7), "")
+    said = "looking at it has ended (IndexError: odd): what is shown is 7.0 s old"
+    assert [line.split("  ")[-1] for line in lines[1:3]] == [said, said]
+    rows = [line.split() for line in lines if line.startswith(("host  ", "now "))]
+    assert rows[0][4:6] == ["-", "-"]
+    assert rows[1][-1] == "-/s"
+    found = as_json(seen(*ended))
+    assert [found[kind][0]["fault"] for kind in ("events", "metrics")] == [said.partition(":")[0] + ": odd)"] * 2
+    assert as_json(seen(stream))["events"][0]["fault"] == ""
+    never = replace(MetricsSeen("http://h/metrics"), ended="OSError")
+    assert seen(never).is_whole
+    assert text(seen(never), "")[1] == "metrics  http://h/metrics  looking at it has ended (OSError)"
+
+
 def test_errors_are_red_when_they_are_new():
     bad = {"tenuto_failed_blocks_total disk_to_host timeout": 3.0, "tenuto_corrupt_blocks_total disk": 1.0}
     for before, style in ((values(1), Style.BAD), (values(1) | bad, Style.WARN)):
@@ -162,6 +233,13 @@ def test_foreign_names_move_no_cursor_and_wide_letters_take_two_cells():
     assert "\n" not in coloured(lines[3])
     assert [width_of(cut("機械学習", n)) for n in range(9)] == [0, 1, 1, 3, 3, 5, 5, 7, 8]
     assert fit("機械", 6, is_right=True) == "  機械"
+    foreign = {("m\x1b[2J", "0\x1b]0;x\x07"): {"tenuto_failed_blocks_total \x9b2J timeout": 3.0}}
+    told = replace(endpoint(values(1)), url="http://h/\x1b[31m", fault="\x07")
+    told = seen(events(note="\x1b[2J", note_s=NOW), replace(told, now=replace(told.now, engines=foreign)))
+    for line in whole(told, ""):
+        assert plain(line).isprintable()
+        assert coloured(((text, Style.PLAIN) for text, _ in line)).isprintable()
+    assert "engine 0\\x1b]0;x\\x07 m\\x1b[2J" in "\n".join(text(told, ""))
     assert all(in_ascii(plain(line)).isascii() for line in whole(seen(endpoint(values(1))), ""))
 
 
@@ -238,88 +316,3 @@ def test_an_endpoint_that_fails_keeps_its_last_looks():
     assert faults[3].startswith("what it says are no metrics (")
     assert faults[4] == ""
     assert watcher.seen.before is not None
-
-
-# -- what messages come to ----------------------------------------------------------------------------
-
-
-class World:
-    """A tally, with a clock that stands still."""
-
-    def __init__(self):
-        self.now, self.next = 50.0, 1
-        self.tally = Tally(lambda: self.now, lambda: 1e6 + self.now)
-        self.source = Source("node", "w", 0, bytes(16))
-
-    def tell(self, *groups, age_s=0.0, stream=b"12345678"):
-        batch = Batch(stream, self.next, int(1000 * (1e6 + self.now - age_s)), self.source, groups)
-        self.next += batch.n_events
-        self.tally.take(batch)
-
-    def worker(self):
-        (found,) = self.tally.look().workers
-        return found
-
-
-def group(kind, *numbers, tier=1, volume="", prefix=0, n_lost=0):
-    hashes = b"".join(n.to_bytes(16, "big") for n in numbers)
-    prefixes = prefix.to_bytes(16, "big") * len(numbers)
-    return Group(kind, tier, volume, n_lost or 1000, 16, 0, "", {}, hashes, hashes, prefixes)
-
-
-def test_blocks_chains_and_changes_are_counted_by_tier_and_volume():
-    world = World()
-    world.tell(group(Kind.STORED, 1, 2, 3, prefix=1), group(Kind.STORED, 4, prefix=4))
-    world.tell(group(Kind.STORED, 1, tier=2, volume="/b", prefix=1), group(Kind.STORED, 1, tier=2, prefix=1))
-    world.tell(group(Kind.REMOVED, 2, 9), group(Kind.LOST, n_lost=44))
-    host, disk, volume = world.worker().holdings
-    assert (host.tier, host.n_blocks, host.size_bytes, host.n_stored, host.n_removed) == ("host", 3, 3000, 4, 2)
-    assert host.n_chains == 2
-    assert host.largest == (((1).to_bytes(16, "big").hex(), 2), ((4).to_bytes(16, "big").hex(), 1))
-    assert [(h.tier, h.volume, h.n_blocks) for h in (disk, volume)] == [("disk", "", 1), ("disk", "/b", 1)]
-    assert world.worker().n_lost == 44
-    world.tell(group(Kind.CLEARED, tier=1))
-    assert [h.tier for h in world.worker().holdings] == ["disk", "disk"]
-
-
-def test_a_snapshot_takes_the_place_of_what_was_and_stores_nothing_new():
-    world = World()
-    world.tell(group(Kind.STORED, 1, 2))
-    for number in range(2):
-        world.tally.take(Part(b"87654321", 5, number, number == 1, world.source, (group(Kind.STORED, 7 + number),)))
-    (host,) = world.worker().holdings
-    assert (host.n_blocks, host.n_stored, world.worker().n_snapshots) == (2, 2, 1)
-
-
-def test_lag_is_that_of_what_is_heard_live():
-    world = World()
-    world.tell(group(Kind.STORED, 1), age_s=500.0)  # told again
-    assert world.worker().lag_s is None
-    world.tell(age_s=0.25)
-    assert world.worker().lag_s == pytest.approx(0.25, abs=0.01)
-    world.now += 2.0
-    world.tell(group(Kind.STORED, 2), age_s=3.0)
-    assert world.worker().lag_s == pytest.approx(3.0, abs=0.01)
-    world.tell(age_s=-60.0)  # its clock is ahead
-    assert world.worker().lag_s == 0
-    assert world.worker().heard_s == world.now
-
-
-def test_a_worker_that_is_silent_for_long_is_not_shown_until_it_tells_again():
-    world = World()
-    world.tell(group(Kind.STORED, 1))
-    world.now += HIDDEN_S
-    assert world.tally.look().workers == ()
-    world.tell()
-    assert world.worker().holdings[0].n_blocks == 1
-
-
-def test_chains_are_counted_in_a_tenth_of_the_time_at_most():
-    world = World()
-    ticks = iter([0.0, 0.0, 0.5, 0.7, 1.0, 6.0, 6.0])
-    world.tally._clock = lambda: next(ticks)
-    world.tell(group(Kind.STORED, 1, prefix=1))
-    assert world.worker().holdings[0].n_chains == 1  # from 0.0 to 0.5: not again before 5.5
-    world.tell(group(Kind.STORED, 2, prefix=2))
-    assert world.worker().holdings[0].n_chains == 1
-    assert world.worker().holdings[0].n_chains == 2

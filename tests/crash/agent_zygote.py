@@ -17,7 +17,7 @@ from pathlib import Path
 from tenuto.tiers.agent.bindings import At
 from tenuto.tiers.disk.quota import used_bytes
 from tests.crash.zygote import in_child
-from tests.tiers.agent.agent_rig import BLOCKS, EXTENT, Engine, room_for
+from tests.tiers.agent.agent_rig import BLOCKS, EXTENT, Engine, folder_at, room_for
 
 N_HOME, N_SLOTS, N_OTHER = 28, 16, 10
 CAPACITY = {"home": room_for(N_HOME), "a": room_for(N_OTHER), "b": room_for(N_OTHER)}
@@ -58,7 +58,7 @@ def advise(agent, folder: Path, log: int, rng: random.Random) -> None:
                 agent.compact(rng.choice(names))
             case "register" if len(names) < 3:
                 name = rng.choice(sorted({"a", "b"}.difference(names)))
-                agent.register_volume(name, str(folder / name), CAPACITY[name])
+                agent.register_volume(name, folder_at(folder / name), CAPACITY[name])
             case "unregister" if len(names) > 1:
                 agent.unregister_volume(rng.choice(names[1:]))
 

@@ -193,6 +193,7 @@ class Mover(threading.Thread):
 
     def run(self) -> None:
         with AgentClient(self._store.claim.folder / "control") as agent:
+            self._fast.mkdir()
             agent.register_volume("fast", str(self._fast), 200 * EXTENT_BYTES)
             while not self._over.wait(0.01):
                 keys = self._disk.registered(0, len(self._disk))

@@ -89,6 +89,7 @@ def test_blocks_are_found_and_read_right_while_an_advisor_moves_them(start, tmp_
 
     def move_about():
         with AgentClient(path) as agent:
+            (tmp_path / "fast").mkdir()
             agent.register_volume("fast", str(tmp_path / "fast"), 64 << 20)
             while not over.is_set():
                 for volume in ("fast", ""):

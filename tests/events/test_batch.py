@@ -63,6 +63,8 @@ def test_elements_of_later_versions_are_ignored():
     [
         lambda raw: raw.__setitem__(0, 9),
         lambda raw: raw.__setitem__(1, b"short"),
+        lambda raw: raw.__setitem__(2, 0),
+        lambda raw: raw.__setitem__(2, 2**63 - 2),
         lambda raw: raw[5][0].__setitem__(0, -1),
         lambda raw: raw[5][0].__setitem__(1, 4),
         lambda raw: raw[5][0].__setitem__(8, bytes(17)),
@@ -75,6 +77,20 @@ def test_what_is_not_of_this_version_is_refused(spoil):
     spoil(raw)
     with pytest.raises(EventsError):
         decode(msgspec.msgpack.encode(raw))
+
+
+@pytest.mark.parametrize(("as_of", "part"), [(-1, 0), (2**63 - 1, 0), (0, -1)])
+def test_a_snapshots_numbers_are_numbers_of_events(as_of, part):
+    assert decode(encode(Part(STREAM, 0, 0, True, SOURCE, ()))).as_of == 0
+    with pytest.raises(EventsError):
+        decode(encode(Part(STREAM, as_of, part, True, SOURCE, ())))
+
+
+def test_elements_nested_too_deep_are_refused():
+    data = encode(batch_of([Stored(HOST, make_keys(2))]))
+    assert decode(bytes([data[0] + 1]) + data[1:] + b"\x91" * 9 + b"\xc0").n_events == 2
+    with pytest.raises(EventsError, match="not a message"):
+        decode(bytes([data[0] + 1]) + data[1:] + b"\x91" * 200_000 + b"\xc0")
 
 
 @pytest.mark.parametrize(("n_blocks", "n_numbers"), [(3, 3), (0, 1)])

@@ -8,6 +8,7 @@ import pytest
 
 from tenuto import metrics
 from tenuto.events import Batch, BlockShape, Kind, Part, Publisher, PublisherSettings, Source, decode
+from tenuto.events.grouping import Lost
 from tenuto.metrics import Recorder, series
 from tenuto.pools.facts import Removed, Stored
 from tests.events.events_rig import HOST, SHAPE, SOURCE, Clock, MadeUpWay, make_keys
@@ -273,3 +274,18 @@ def test_many_facts_while_the_thread_works_are_told_once_each_and_in_order():
     assert hashes == b"".join(key.hash for key in keys)
     ends = [batch.first + batch.n_events for batch in sent(way)]
     assert [batch.first for batch in sent(way)] == [1, *ends[:-1]]
+
+
+def test_what_is_lost_behind_facts_that_had_room_again_has_a_mark_of_its_own():
+    way = MadeUpWay()
+    publisher = Publisher(way, SOURCE, SHAPE, list, PublisherSettings(most_waiting=4))
+    fact = [Stored(HOST, make_keys(3))]
+    publisher.publish(fact)
+    publisher.publish(fact)  # no room
+    publisher.publish(fact)
+    publisher._n_taken = publisher._n_told  # the other thread is about to take them
+    publisher.publish(fact)
+    publisher.publish(fact)  # no room
+    waiting = [item for _, item, _ in publisher._queue]
+    assert [isinstance(item, Lost) for item in waiting] == [False, True, False, True]
+    assert [item.n_events for item in waiting if isinstance(item, Lost)] == [6, 3]

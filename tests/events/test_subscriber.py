@@ -1,13 +1,18 @@
 """A reader over a made-up way: gaps, replay, snapshots, publishers that are started again."""
 
+from contextlib import suppress
 from random import Random
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tenuto.events import Batch, Index, Place, PublisherSettings, Source
+from tenuto.errors import EventsError
+from tenuto.events import Batch, Index, Place, PublisherSettings, Source, Subscription, decode
 from tenuto.pools import Pool
 from tenuto.pools.facts import Cleared, Removed, Stored
-from tests.events.events_rig import DISK, HOST, SOURCE, Life, Told, make_keys
+from tests.events.events_rig import DISK, HOST, SOURCE, Clock, Life, Told, make_keys
 
 pytestmark = pytest.mark.unit
 
@@ -65,7 +70,7 @@ def test_messages_that_were_lost_are_asked_for(life):
     live(life, told, 50)
     told.settle()
     told.check()
-    assert told.subscription.n_gaps > 0
+    assert told.subscription.n_gaps == 1
     assert told.subscription.n_snapshots == 0
 
 
@@ -95,6 +100,37 @@ def test_a_reader_that_comes_late_has_all_of_it(life):
     told.way.arrived.clear()
     told.settle()
     told.check()
+    assert told.subscription.n_gaps == 0
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_is_missed_once_is_one_gap_however_often_it_is_asked_for(life, is_late):
+    told = Told(*life.tiers)
+    live(life, told, 20)
+    if is_late:
+        told.way.arrived.clear()
+    told.settle()
+    for n_gaps in (1, 2):
+        told.way.publisher, told.way.n_to_lose = None, 3
+        live(life, told, 20)
+        for _ in range(30):
+            assert told.subscription.next(0.0) is None
+        assert told.subscription.n_gaps == n_gaps
+        told.way.publisher = told.publisher
+        told.settle()
+        told.check()
+        assert told.subscription.n_gaps == n_gaps
+
+
+def test_a_publisher_that_is_new_to_a_reader_is_no_gap(life):
+    told = Told(*life.tiers)
+    told.settle()
+    told.begin()
+    live(life, told, 20)
+    told.way.arrived.clear()
+    told.settle()
+    told.check()
+    assert told.subscription.n_gaps == 0
 
 
 def test_a_reader_knows_who_has_answered():
@@ -170,6 +206,53 @@ def test_noise_is_left_out(life, our_log):
     told.settle()
     told.check()
     assert sum("not understood" in record.getMessage() for record in our_log()) == 1
+
+
+class Saying:
+    """A way that has these messages for all, and answers every question with them."""
+
+    def __init__(self, *messages):
+        self.messages = list(messages)
+
+    def receive(self, timeout_s):
+        return self.messages.pop(0) if self.messages else None
+
+    def ask(self, stream, first, timeout_s):
+        assert 0 <= first < 2**63
+        yield from self.messages
+
+    def close(self):
+        pass
+
+
+WHOLE = st.integers(-(2**63), 2**64 - 1) | st.integers(-1, 5)
+COLUMN = st.sampled_from([b"", bytes(16), bytes(32), bytes(7)])
+DEEP = msgspec.Raw(b"\x91" * 5000 + b"\xc0")
+MORE = st.lists(st.sampled_from([DEEP, None, "more", {}]), max_size=1)
+GROUP = st.builds(
+    lambda kind, tier, size, columns, more: [kind, tier, "v", size, size, size, "", {}, *columns, *more],
+    WHOLE, WHOLE, WHOLE, st.lists(COLUMN, min_size=3, max_size=3) | COLUMN.map(lambda column: [column] * 3), MORE,
+)  # fmt: skip
+MESSAGE = st.builds(
+    lambda tag, first, two, rank, groups, more: [tag, b"8 bytes.", first, *two, ["n", "w", rank, b""], groups, *more],
+    st.integers(1, 2), WHOLE, WHOLE.map(lambda ms: [ms]) | st.tuples(WHOLE, st.booleans()), WHOLE, st.lists(GROUP),
+    MORE,
+)  # fmt: skip
+
+
+@given(st.lists(MESSAGE, max_size=4))
+def test_no_bytes_bring_out_more_than_messages_that_can_be_taken_in(raws):
+    datas = [msgspec.msgpack.encode(raw) for raw in raws]
+    for data in datas:
+        with suppress(EventsError):
+            decode(data)
+    subscription, index = Subscription([Saying(*datas)], Clock()), Index()
+    for _ in range(30):
+        message = subscription.next(0.0)
+        if message is not None:
+            index.take(message)
+            assert not isinstance(message, Batch) or len(list(message.events())) <= message.n_events
+    assert len(index) <= 8
 
 
 # -- the index alone --------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ def test_an_index_knows_the_volume_of_each_block_while_they_are_moved_read_and_l
         assert cache.flush()
         (path,) = find_agents(tmp_path / "home")
         with AgentClient(path) as agent:
+            (tmp_path / "fast").mkdir()
             agent.register_volume("fast", str(tmp_path / "fast"), 400 * EXTENT)
             assert agent.describe().worker == "cache"
             for _ in range(12):

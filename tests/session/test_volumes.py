@@ -3,6 +3,7 @@
 import pytest
 
 from tenuto.connectors.session import WorkerReport
+from tenuto.manager import inventory
 from tenuto.pools.facts import Removed, Stored, TierKind
 from tenuto.tiers.store import Capacity, StoreNews
 from tests.session.session_rig import BLOCK, Rig, View
@@ -110,3 +111,40 @@ def test_ranks_have_room_for_what_the_smallest_holds():
     )
     manager = rig.leader.manager
     assert (len(manager.disk), manager.statistics()["disk.total"]) == (8, 6)
+
+
+def test_a_block_that_moved_more_than_once_is_told_where_it_is_at_last():
+    rig = Rig()
+    first, second, _ = kept(rig)
+    assert hear(rig, moved=[(first, "fast"), (second, "fast"), (first, "")]) == [
+        Stored(DISK, (second,), volume="fast"), Removed(DISK, (second,), ""),
+    ]  # fmt: skip
+    told = hear(rig, moved=[(second, ""), (second, "slow"), (second, "fast"), (second, "slow")])
+    assert told == [Stored(DISK, (second,), volume="slow"), Removed(DISK, (second,), "fast")]
+
+
+def test_what_one_rank_moved_before_a_block_was_lost_counts_no_more():
+    rig = Rig(world_size=2)
+    first, *_ = kept(rig)
+    hear(rig, 0, moved=[(first, "fast")])
+    rig.leader.manager.disk.invalidate([first.hash])
+    assert hear(rig, 1, moved=[(first, "fast")]) == []
+    assert hear(rig, 1, lost=[first.hash]) == []
+    assert not rig.leader._ranks._moves
+
+
+def test_a_snapshot_leaves_out_what_is_evicted_while_it_is_taken():
+    rig = Rig()
+    first, second, _ = kept(rig)
+    hear(rig, moved=[(first, "fast"), (second, "fast")])
+    manager = rig.leader.manager
+
+    class Volumes(dict):
+        def get(self, block, default=""):
+            if block == first.hash:  # it goes between the two looks, and takes its volume along
+                manager.told.removed(DISK, manager.disk.invalidate([block]))
+                return default
+            return super().get(block, default)
+
+    taken = list(inventory(Volumes(manager.told.volumes), (DISK, manager.disk)))
+    assert {fact.volume: first in fact.keys for fact in taken} == {"fast": False, "": False}

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import suppress
 
 import pytest
 
@@ -326,3 +327,16 @@ def test_a_store_that_was_closed_has_nothing(open_disk):
     assert disk.write((0, 0)) == []
     disk.close()
     assert disk.read(0, 0) == "missing"
+
+
+def test_a_manifest_on_a_full_disk_counts_what_it_lists(open_disk):
+    disk = open_disk(n_arena=1)
+    manifest = disk.store._manifest
+    disk.write((0, 10))
+    (pages,) = manifest._db.execute("PRAGMA page_count").fetchone()
+    manifest._db.execute(f"PRAGMA max_page_count={pages}")
+    for first in range(0, 4000, 400):
+        with suppress(StoreError):
+            manifest.insert([(slot, block(slot).key) for slot in range(first + 1, first + 401)], 0)
+    (n_listed,) = manifest._db.execute("SELECT count(*) FROM blocks").fetchone()
+    assert manifest.n_blocks == n_listed < 4000

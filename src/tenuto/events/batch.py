@@ -16,6 +16,8 @@ from tenuto.pools.facts import TierKind
 
 HASH_BYTES = 16
 STREAM_BYTES = 8
+_MOST_NUMBER = (1 << 63) - 1
+"""Of an event: a question has room for no more, and -1 there is the end of an answer."""
 
 TIERS = (TierKind.DEVICE, TierKind.HOST, TierKind.DISK, TierKind.OBJECT)
 """By their number on the wire."""
@@ -171,7 +173,7 @@ def decode(data: bytes) -> Message:
     """What came over the wire. Raises `EventsError` for what is none of it."""
     try:
         message = _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:  # the latter for elements of later versions
         raise EventsError(f"not a message of the event stream, or of another version: {error}") from None
     if len(message.stream) != STREAM_BYTES:
         raise EventsError(f"a stream's name has {STREAM_BYTES} bytes, not {len(message.stream)}")
@@ -181,6 +183,12 @@ def decode(data: bytes) -> Message:
             raise EventsError("a group's columns are not 16 bytes a block each")
         if group.kind < 0 or (group.kind in KINDS and not 0 <= group.tier < len(TIERS)):
             raise EventsError(f"no kind {group.kind}, or no tier {group.tier}, is known in this version")
+    if isinstance(message, Batch):
+        is_possible = 1 <= message.first <= _MOST_NUMBER - message.n_events
+    else:
+        is_possible = 0 <= message.as_of < _MOST_NUMBER and message.part >= 0
+    if not is_possible:
+        raise EventsError("a message's number is below 1, or has more than 63 bits")
     return message
 
 

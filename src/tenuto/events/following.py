@@ -26,6 +26,7 @@ class Following:
     _dead: set[bytes] = field(default_factory=set[bytes])
     _incomplete: set[bytes] = field(default_factory=set[bytes])
     """Streams that have lost something: all else waits for a snapshot."""
+    _met: set[bytes] = field(default_factory=set[bytes])
 
     def place(self, batch: Batch) -> tuple[Standing, Batch]:
         """Where a batch stands, and of it what is new."""
@@ -62,6 +63,14 @@ class Following:
         """Whether a snapshot is needed."""
         return stream in self._incomplete
 
+    def meet(self, stream: bytes) -> None:
+        """All of a stream up to now is there: what is missing from here on was missed."""
+        self._met.add(stream)
+
+    def has_met(self, stream: bytes) -> bool:
+        """Whether all of a stream was there once."""
+        return stream in self._met
+
     def _is_current(self, message: Batch | Part) -> bool:
         if message.stream in self._dead:
             return False
@@ -72,4 +81,5 @@ class Following:
                 self._dead.add(before)
                 self._next.pop(before, None)
                 self._incomplete.discard(before)
+                self._met.discard(before)
         return True

@@ -72,6 +72,7 @@ class Publisher:
         self._n_told = 0  # the engine's thread
         self._n_taken = 0  # ours
         self._lost = Lost(is_taken=True)
+        self._is_lost_last = False  # the engine's thread: nothing was told behind it
         self._deadline: float | None = None  # closing
         self._is_over = False
         self._history = History(self._settings.history_bytes)
@@ -101,6 +102,7 @@ class Publisher:
             self._lose(n)
             return
         self._n_told += n
+        self._is_lost_last = False
         self._queue.append((self._clock(), facts, n))
 
     def rename(self, namespace: bytes) -> None:
@@ -120,8 +122,8 @@ class Publisher:
         self._n_lost += n
         if self._is_over:
             return
-        if self._lost.is_taken:
-            self._lost = Lost()
+        if self._lost.is_taken or not self._is_lost_last:  # what stands behind a mark was told before what is lost now
+            self._lost, self._is_lost_last = Lost(), True
             self._queue.append((self._clock(), self._lost, 0))
         self._lost.n_events += n
 

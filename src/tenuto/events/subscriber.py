@@ -38,7 +38,7 @@ class Subscription:
         self._begun: set[int] = set()
         self._has_warned = False
         self.n_gaps = 0
-        """Questions that were asked since something was missing."""
+        """Times that something was missed of a stream of which all was there before; a reader that begins has none."""
         self.n_snapshots = 0
 
     @property
@@ -114,13 +114,15 @@ class Subscription:
         if standing is Standing.GAP or self._following.is_incomplete(batch.stream):
             self._begun.add(number)
             yield from self._recover(receiver, batch)
+        elif standing is not Standing.STALE:
+            self._following.meet(batch.stream)
 
     def _recover(self, receiver: Receiver, behind: Batch) -> Iterator[Message]:
         """What is missing before a batch, and all that came since."""
         stream = behind.stream
         if not self._may_ask(stream):
             return
-        self.n_gaps += 1
+        self.n_gaps += self._following.has_met(stream) and stream not in self._retries
         try:
             while True:
                 wanted = self._following.wanted(stream)
@@ -142,6 +144,7 @@ class Subscription:
             self._ask_later(stream)
             return
         self._retries.pop(stream, None)
+        self._following.meet(stream)
         if standing is Standing.NEXT:
             self._following.took(rest)
             yield rest

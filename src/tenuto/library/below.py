@@ -66,12 +66,12 @@ class TiersBelow:
         if store is not None:
             _resize(manager, store)
             manager.restore_disk(store.recovered)
-            self._look_at_store()
             self._look_at_peers(store)
         feed()
 
     def turn(self, wait_s: float = 0.0) -> None:
         """Take in what has ended, waiting up to `wait_s` for it, and send what there is room for now."""
+        news = None if self._store is None else self._store.take_news()  # before the results: written, then moved
         for result in sorted(self._engine.poll(wait_s), key=lambda result: result.transfer_id):
             transfer = self.manager.complete(result)
             self._health.note(transfer.route, result)
@@ -80,7 +80,10 @@ class TiersBelow:
             if (held := self._held.pop(result.transfer_id, None)) is not None:
                 held.release()
         self._health.update()
-        self._look_at_store()
+        if self._store is not None:
+            _resize(self.manager, self._store)
+        if news:
+            self.manager.disk_changed(news.moved, news.lost)
         self._engine.submit(self.manager.pump())
         self.feed()
 
@@ -225,13 +228,6 @@ class TiersBelow:
     def _has_caught_up(self) -> bool:
         """Whether no block waits for room on the way to disk."""
         return self._store is None or not self.manager.recorder.snapshot().values.get(series(BACKLOG_BLOCKS))
-
-    def _look_at_store(self) -> None:
-        """How many blocks there is room for, and what was moved between volumes or lost there."""
-        if self._store is not None:
-            _resize(self.manager, self._store)
-            if news := self._store.take_news():
-                self.manager.disk_changed(news.moved, news.lost)
 
     def _look_at_peers(self, store: TierStore) -> None:
         self._polled_at = time.monotonic()

@@ -9,7 +9,6 @@ from tenuto.pools import Pool
 from tenuto.pools.facts import Stored, TierKind
 from tenuto.tokens import BlockHash
 
-_NOWHERE_ELSE: Mapping[BlockHash, str] = {}
 _SLOTS = 1024  # looked at under a pool's lock together
 
 
@@ -22,7 +21,13 @@ def inventory(volumes: Mapping[BlockHash, str], *tiers: tuple[TierKind, Pool | N
         at = 0
         while pool is not None and at < len(pool):
             keys = pool.registered(at, at + _SLOTS)
-            where = volumes if tier is TierKind.DISK else _NOWHERE_ELSE
-            for volume, some in by_volume(keys, where).items():
-                yield Stored(tier, some, volume=volume)
+            if tier is TierKind.DISK and volumes:
+                found = by_volume(keys, volumes)
+                still = set(pool.registered(at, at + _SLOTS))  # who is gone meanwhile has no volume any more either
+                keys = []
+                for volume, some in found.items():
+                    if there := tuple(key for key in some if key in still):
+                        yield Stored(tier, there, volume=volume)
+            if keys:
+                yield Stored(tier, tuple(keys))
             at += _SLOTS

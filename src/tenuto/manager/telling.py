@@ -42,7 +42,7 @@ class Telling:
     def moved(self, blocks: Iterable[tuple[BlockKey, str]]) -> None:
         """Disk blocks lie on these volumes now."""
         groups: dict[tuple[str, str], list[BlockKey]] = {}
-        for key, volume in blocks:
+        for key, volume in dict(blocks).items():  # of a block that was moved more than once, where it is at last
             before = self._volumes.get(key.hash, "")
             if volume != before:
                 groups.setdefault((before, volume), []).append(key)

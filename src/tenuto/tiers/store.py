@@ -57,6 +57,11 @@ class StoreNews:
     moved: list[tuple[BlockKey, str]] = field(default_factory=list[tuple[BlockKey, str]])
     lost: list[BlockHash] = field(default_factory=list[BlockHash])
 
+    def add(self, later: StoreNews) -> None:
+        """What became of them after that."""
+        self.moved += later.moved
+        self.lost += later.lost
+
     def __bool__(self) -> bool:
         return bool(self.moved or self.lost)
 

@@ -11,7 +11,7 @@ from tenuto.tiers.agent import moves, room
 from tenuto.tiers.agent.bindings import At
 from tenuto.tiers.agent.messages import HOME
 from tenuto.tiers.disk import growth
-from tests.tiers.agent.agent_rig import BLOCKS, LAYOUT, MODEL, Engine, room_for
+from tests.tiers.agent.agent_rig import BLOCKS, LAYOUT, MODEL, Engine, folder_at, room_for
 from tests.tiers.disk_fixtures import wait_until
 
 VOLUMES = ("a", "b")
@@ -143,7 +143,7 @@ class Life:
     def register(self) -> None:
         name = self.rng.choice(VOLUMES)
         if name not in self.names() and not (self.is_after_reset):
-            self.agent.register_volume(name, str(self.root / name), room_for(self.rng.randint(3, 8)))
+            self.agent.register_volume(name, folder_at(self.root / name), room_for(self.rng.randint(3, 8)))
 
     def unregister(self) -> None:
         names = [name for name in self.names() if name != HOME]

@@ -39,6 +39,12 @@ def room_for(n_blocks: int, extent_bytes: int = EXTENT) -> int:
     return (n_blocks * extent_bytes + (200 << 10)) * 16 // 15
 
 
+def folder_at(folder: Path) -> str:
+    """A folder that is there: a volume is refused where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
+
+
 class Engine:
     """Its agent, and buffers; `held` is what it believes to be where."""
 

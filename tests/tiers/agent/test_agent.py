@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tenuto.errors import ConfigError, StoreError
-from tests.tiers.agent.agent_rig import BLOCKS, EXTENT, MODEL, Engine, room_for
+from tests.tiers.agent.agent_rig import BLOCKS, EXTENT, MODEL, Engine, folder_at, room_for
 from tests.tiers.disk_fixtures import wait_until
 
 pytestmark = pytest.mark.adapter
@@ -24,7 +24,7 @@ def engine(tmp_path):
 
 
 def with_fast(engine, tmp_path):
-    engine.agent.register_volume("fast", str(tmp_path / "fast"), FAST)
+    engine.agent.register_volume("fast", folder_at(tmp_path / "fast"), FAST)
     wait_until(lambda: engine.agent._books.room.n_places("fast") >= 1)
 
 
@@ -223,7 +223,8 @@ def test_what_is_put_mends_a_damaged_copy(engine):
         ("fast", "x/y", FAST, "absolute"),
         ("fast", "ftp://host/x", FAST, "neither a folder nor an object store"),
         ("fast", "s3://", FAST, "s3://BUCKET/PREFIX"),
-        ("fast", "/proc/x", FAST, "can't write"),
+        ("fast", "/proc/x", FAST, "there is no folder /proc/x; make it, or mount its disk"),
+        ("fast", "/proc/self", FAST, "can't write"),
         ("fast", "/tmp", EXTENT, "no room for two blocks"),
     ],
 )
@@ -248,9 +249,9 @@ def test_the_home_volume_and_block_devices_are_no_further_volumes(engine, monkey
 
 def test_a_name_means_one_volume(engine, tmp_path):
     with_fast(engine, tmp_path)
-    engine.agent.register_volume("fast", str(tmp_path / "fast"), FAST)
+    engine.agent.register_volume("fast", folder_at(tmp_path / "fast"), FAST)
     with pytest.raises(ConfigError, match="already; unregister it first"):
-        engine.agent.register_volume("fast", str(tmp_path / "other"), FAST)
+        engine.agent.register_volume("fast", folder_at(tmp_path / "other"), FAST)
 
 
 def test_a_volume_that_is_gone_at_the_start_costs_its_blocks_alone(engine, tmp_path, our_log):

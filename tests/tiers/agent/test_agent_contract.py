@@ -8,7 +8,7 @@ from obstore.store import LocalStore
 from tenuto.testing.blocks import make_blocks
 from tenuto.testing.store_contract import Bench, StoreContract
 from tenuto.tiers.agent.objects import ObjectStore
-from tests.tiers.agent.agent_rig import LAYOUT, open_agent, room_for
+from tests.tiers.agent.agent_rig import LAYOUT, folder_at, open_agent, room_for
 from tests.tiers.disk_fixtures import wait_until
 
 pytestmark = pytest.mark.contract
@@ -38,7 +38,7 @@ class TestHomeAndAnotherFolder(StoreContract):
 
     def make_store(self, folder, codec):
         made = open_agent(folder / "home", 4, namespace=codec.namespace)
-        made.register_volume("more", str(folder / "more"), room_for(20))
+        made.register_volume("more", folder_at(folder / "more"), room_for(20))
         return grown(made, codec)
 
 

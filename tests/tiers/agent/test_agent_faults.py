@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 
 import pytest
 
-from tenuto.errors import Cause, ConfigError
+from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.testing.files import DISK_FULL, READ_ONLY, make_faulty
 from tenuto.tiers.agent import moves, room
 from tenuto.tiers.agent.bindings import At
 from tenuto.tiers.agent.places import Places
 from tenuto.tiers.disk.quota import used_bytes
-from tests.tiers.agent.agent_rig import MODEL, Engine, room_for
+from tests.tiers.agent.agent_rig import MODEL, Engine, folder_at, room_for
 from tests.tiers.disk_fixtures import wait_until
 
 pytestmark = pytest.mark.adapter
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.adapter
 @pytest.fixture
 def engine(tmp_path):
     made = Engine(tmp_path / "home", n_home=8, file_slots=2)
-    made.agent.register_volume("fast", str(tmp_path / "fast"), room_for(10))
+    made.agent.register_volume("fast", folder_at(tmp_path / "fast"), room_for(10))
     wait_until(lambda: made.agent._books.room.n_places("fast") >= 1)
     yield made
     made.agent.close()
@@ -151,7 +152,7 @@ def test_a_step_of_the_engine_does_not_wait_for_who_changes_the_books(engine):
 
 def test_two_agents_share_a_folder_and_its_capacity(engine, tmp_path):
     other = Engine(tmp_path / "home2", n_home=8, owner="other")
-    other.agent.register_volume("fast", str(tmp_path / "fast"), room_for(10))
+    other.agent.register_volume("fast", folder_at(tmp_path / "fast"), room_for(10))
     for one in (engine, other):
         one.fill(range(6), 10)
         one.agent.move([engine.hash(number) for number in range(10, 16)], "fast")
@@ -169,7 +170,7 @@ def test_a_volume_does_not_take_the_folder_of_another_engine_that_is_down(engine
     other = Engine(tmp_path / "home2", n_home=8, owner="other")
     other.fill(range(3), 10)
     other.agent.close()
-    engine.agent.register_volume("more", str(tmp_path / "home2"), room_for(8))
+    engine.agent.register_volume("more", folder_at(tmp_path / "home2"), room_for(8))
     engine.agent.unregister_volume("more")
     other = Engine(tmp_path / "home2", n_home=8, owner="other")
     assert len(other.held) == 3
@@ -186,7 +187,7 @@ def test_a_volume_registered_smaller_after_it_was_off_holds_what_fits(engine, tm
     engine.agent = type(engine)(engine.root, **engine.options).agent
     (tmp_path / "fast").unlink()
     (tmp_path / "away").rename(tmp_path / "fast")
-    engine.agent.register_volume("fast", str(tmp_path / "fast"), room_for(3))
+    engine.agent.register_volume("fast", folder_at(tmp_path / "fast"), room_for(3))
     assert used_bytes(tmp_path / "fast") <= room_for(3)
     engine.held = dict(engine.found())
     engine.fill(range(4), 20)
@@ -225,6 +226,7 @@ def test_odd_urls_and_capacities_are_one_line(engine, url, capacity_bytes):
 def test_a_folder_with_an_odd_name_is_a_volume(engine, tmp_path):
     engine.fill(range(2), 10)
     for name, url in {"odd": f"{tmp_path}/a b#c?d%20é", "coded": f"file://{tmp_path}/x%20y%23"}.items():
+        folder_at(tmp_path / ("x y#" if name == "coded" else "a b#c?d%20é"))
         engine.agent.register_volume(name, url, room_for(4))
         assert engine.agent.move([engine.hash(10)], name).n_moved == 1
     assert (tmp_path / "x y#" / MODEL.folder).is_dir()
@@ -270,3 +272,17 @@ def test_thousands_of_hashes_in_one_move_are_taken_in_batches(engine):
     outcome = engine.agent.move(wanted, "fast")
     assert (outcome.n_moved, len(outcome.absent)) == (5, 5000)
     engine.check()
+
+
+def test_nothing_is_moved_to_a_folder_that_was_removed(engine, tmp_path):
+    engine.fill(range(2), 10)
+    shutil.rmtree(tmp_path / "fast")
+    with pytest.raises(StoreError, match="its folder was removed"):
+        engine.agent.move([engine.hash(10)], "fast")
+    engine.check()
+
+
+@pytest.mark.parametrize("where", ["home/inside", "."])
+def test_a_folder_in_the_home_volumes_or_around_it_is_refused(engine, tmp_path, where):
+    with pytest.raises(ConfigError, match="is in the home volume's folder, or has it"):
+        engine.agent.register_volume("more", folder_at(tmp_path / where), room_for(4))

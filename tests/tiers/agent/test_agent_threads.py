@@ -10,7 +10,7 @@ import pytest
 
 from tenuto.errors import Cause
 from tenuto.memory.arena import HostArena
-from tests.tiers.agent.agent_rig import BLOCKS, EXTENT, LAYOUT, Engine, room_for
+from tests.tiers.agent.agent_rig import BLOCKS, EXTENT, LAYOUT, Engine, folder_at, room_for
 
 pytestmark = pytest.mark.adapter
 
@@ -115,7 +115,7 @@ def advise(agent, folder, over: threading.Event, faults: list, counts: dict) -> 
                     agent.drop(rng.sample(hashes, 1))
                 case "register" if len(names) < 3:
                     name = rng.choice(sorted({"a", "b"}.difference(names)))
-                    agent.register_volume(name, str(folder / name), room_for(8))
+                    agent.register_volume(name, folder_at(folder / name), room_for(8))
                 case "unregister" if len(names) > 1:
                     agent.unregister_volume(rng.choice(names[1:]))
             counts[step] = counts.get(step, 0) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import stat
+import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from tenuto.errors import Cause, ConfigError, StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.agent.address import short_address
 from tenuto.tiers.agent.agent import Identity
-from tenuto.tiers.agent.client import AgentClient, find_agents
+from tenuto.tiers.agent.client import AgentClient, error_of, find_agents
 from tenuto.tiers.agent.control import ControlServer
+from tenuto.tiers.agent.messages import Refused
 from tenuto.tiers.agent.tier import open_tier
-from tests.tiers.agent.agent_rig import EXTENT, LAYOUT, MODEL, Engine, room_for
+from tests.tiers.agent.agent_rig import EXTENT, LAYOUT, MODEL, Engine, folder_at, room_for
 
 pytestmark = pytest.mark.adapter
 
@@ -39,7 +41,7 @@ def client(engine):
 
 
 def test_all_that_an_agent_does_can_be_asked_for(engine, client, tmp_path):
-    client.register_volume("fast", str(tmp_path / "fast"), room_for(10))
+    client.register_volume("fast", folder_at(tmp_path / "fast"), room_for(10))
     engine.fill(range(4), 10)
     moved = client.move([engine.hash(10), engine.hash(11), engine.hash(40)], "fast")
     assert (moved.n_moved, moved.absent) == (2, (engine.hash(40),))
@@ -120,10 +122,24 @@ def test_a_folder_without_sockets_is_said_once_and_serves_on(engine, monkeypatch
 
 
 def test_inspect_takes_nothing_of_an_agent_for_somebody_elses(engine, client, tmp_path):
-    client.register_volume("fast", str(tmp_path / "fast"), room_for(10))
+    client.register_volume("fast", folder_at(tmp_path / "fast"), room_for(10))
     engine.fill(range(2), 10)
     client.move([engine.hash(10)], "fast")
     for root in (engine.root, tmp_path / "fast"):
         seen = survey(Path(root), None)
         assert [stray for stray in seen.strays if "pool file" not in stray.why] == []  # it may be growing
         assert [rank.n_blocks for rank in seen.ranks] == [1]
+
+
+def test_an_agent_that_does_not_answer_in_time_is_said_to_be_late(engine, monkeypatch):
+    (path,) = find_agents(engine.root)
+    held = threading.Event()
+    monkeypatch.setattr(engine.agent, "describe", held.wait)
+    with AgentClient(path, timeout_s=0.05) as hasty, pytest.raises(StoreError, match=r"did not answer in 0\.05 s"):
+        hasty.describe()
+    held.set()
+
+
+def test_a_cause_of_a_later_version_is_an_error_of_io():
+    assert error_of(Refused("made up", "of_tomorrow")).cause is Cause.IO_ERROR
+    assert isinstance(error_of(Refused("made up")), ConfigError)

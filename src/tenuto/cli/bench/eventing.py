@@ -43,7 +43,7 @@ def measure_events(folder: Path, sizes: EventSizes, bar: Bar) -> Measured:
     `*_per_s`: events over the time from the first call of `publish` until the reader has checked the last. Their hashes
     are numbers, so it sees what is missing (`lost`, after replay) and whether all came in order (`is_in_order`: 1).
     `publish_us` is the mean of one call with one block, the worst there is, while the publisher's thread sends.
-    `bytes_per_event`: batches as they are sent. `replayed`: questions of the readers, since something was missing.
+    `bytes_per_event`: batches as they are sent. `replayed`: gaps of readers that had had all before.
     """
     keys = _keys(sizes.n_events)
     gc.collect()

@@ -113,6 +113,7 @@ class _Bed:
         self.there: dict[int, int] = {}
         self.n_moved = self.n_compacted = 0
         n_fast = max(2, int(sizes.n_blocks * sizes.fast_share))
+        (folder / "fast").mkdir()
         self.agent.register_volume("fast", str(folder / "fast"), (n_fast + 2) * LAYOUT.extent_bytes * 5 // 4)
         self._n_fast = n_fast
 

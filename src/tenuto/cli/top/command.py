@@ -133,7 +133,7 @@ def _fault_of_metrics(url: str) -> str:
 @contextmanager
 def _watching(sources: Sources, n_ranks: int, interval_s: float) -> Generator[list[Watcher]]:
     """Watchers of all sources, started; what is logged meanwhile goes to them."""
-    from tenuto.cli.top.sources import EventsWatcher, MetricsWatcher, Notes, stop
+    from tenuto.cli.top.sources import EventsWatcher, MetricsWatcher, Notes, faults_told, stop
     from tenuto.events import parse_address
 
     if sources.metrics:
@@ -147,13 +147,14 @@ def _watching(sources: Sources, n_ranks: int, interval_s: float) -> Generator[li
     watchers += [MetricsWatcher(url, interval_s) for url in sources.metrics]
     root, notes = logging.getLogger(), Notes()
     root.addHandler(notes)
-    try:
-        for watcher in watchers:
-            watcher.start()
-        yield watchers
-    finally:
-        stop(watchers)
-        root.removeHandler(notes)
+    with faults_told():
+        try:
+            for watcher in watchers:
+                watcher.start()
+            yield watchers
+        finally:
+            stop(watchers)
+            root.removeHandler(notes)
 
 
 def _need_parser() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +17,10 @@ _DOWN = ("tenuto_corrupt_blocks_total", "tenuto_failed_blocks_total", "tenuto_fa
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine's series at two looks; `before` is empty where there is one look, or the engine began anew."""
+    """An engine's series at two looks; `before` is empty where there is one look, or the engine began anew.
+
+    What comes to no finite number is not known.
+    """
 
     model: str
     name: str
@@ -33,17 +37,18 @@ class Engine:
         if not self.before:
             return None
         key = _key(metric, labels, part)
-        return max(0.0, self.now.get(key, 0.0) - self.before.get(key, 0.0))
+        return _finite(max(0.0, self.now.get(key, 0.0) - self.before.get(key, 0.0)))
 
     def rate(self, metric: Metric, *labels: str, part: str = "") -> float | None:
         """Of a counter, by second."""
         growth = self.growth(metric, *labels, part=part)
-        return None if growth is None else growth / self.seconds
+        return None if growth is None else _finite(growth / self.seconds)
 
     def mean(self, metric: Metric, *labels: str) -> float | None:
         """Of what a histogram observed between the looks; None for nothing."""
         n = self.growth(metric, *labels, part="_count")
-        return (self.growth(metric, *labels, part="_sum") or 0.0) / n if n else None
+        total = self.growth(metric, *labels, part="_sum")
+        return _finite(total / n) if n and total is not None else None
 
     def labels(self, metric: Metric) -> list[tuple[str, ...]]:
         """The label values that its series have, in order of appearance."""
@@ -57,7 +62,7 @@ class Engine:
         """
         read = self.value if since_start else self.growth
         asked, part = read(metrics.ASKED_TOKENS), read(metric, *labels)
-        return min(1.0, part / asked) if asked and part is not None else None
+        return min(1.0, max(0.0, part / asked)) if asked and part is not None else None
 
     def errors(self) -> list[str]:
         """What has failed since the engine's start: "12 disk_to_host timeout"."""
@@ -85,10 +90,10 @@ class Engine:
 
 
 def engines(seen: MetricsSeen) -> Iterator[Engine]:
-    """Those of an endpoint, by model and name. While it does not answer, what was last is not what is now: no rates."""
+    """Those of an endpoint, by model and name. While it is not seen, what was last is not what is now: no rates."""
     if seen.now is None:
         return
-    last = None if seen.fault else seen.before
+    last = None if seen.fault or seen.ended else seen.before
     for (model, name), now in sorted(seen.now.engines.items()):
         before, seconds = _values_before(last, seen.now, model, name)
         yield Engine(model, name, now, before, seconds)
@@ -96,7 +101,7 @@ def engines(seen: MetricsSeen) -> Iterator[Engine]:
 
 def changes(seen: EventsSeen, worker: WorkerLook, holding: Holding) -> tuple[float, float] | None:
     """Blocks stored and removed by second, between the last two looks; None where there was one."""
-    if seen.before is None:
+    if seen.before is None or seen.ended:
         return None
     who = worker.node, worker.worker, worker.rank
     seconds = seen.now.at_s - seen.before.at_s
@@ -114,6 +119,11 @@ def changes(seen: EventsSeen, worker: WorkerLook, holding: Holding) -> tuple[flo
     return (holding.n_stored - n_stored) / seconds, (holding.n_removed - n_removed) / seconds
 
 
+def ended_text(fault: str) -> str:
+    """Of a source that is not looked at any more; empty for others."""
+    return f"looking at it has ended ({fault})" if fault else ""
+
+
 def as_json(seen: Seen) -> dict[str, Any]:
     """All of it, for machines. Times are ages in seconds; what is not known is null."""
     return {
@@ -121,7 +131,7 @@ def as_json(seen: Seen) -> dict[str, Any]:
         "metrics": [
             {
                 "url": source.url,
-                "fault": source.fault,
+                "fault": ended_text(source.ended) or source.fault,
                 "seconds_ago": None if source.now is None else seen.at_s - source.now.at_s,
                 "engines": [_engine_json(engine) for engine in engines(source)],
             }
@@ -133,7 +143,7 @@ def as_json(seen: Seen) -> dict[str, Any]:
 def _events_json(source: EventsSeen) -> dict[str, Any]:
     now = source.now
     return {
-        "url": source.url, "note": source.note, "is_answering": now.n_answering > 0,
+        "url": source.url, "note": source.note, "fault": ended_text(source.ended), "is_answering": now.n_answering > 0,
         "n_gaps": now.n_gaps, "n_snapshots": now.n_snapshots,
         "workers": [
             {
@@ -185,6 +195,10 @@ def _values_before(before: MetricsLook | None, now: MetricsLook, model: str, nam
     if before is None or is_anew or asked not in old:
         return nothing, 1.0
     return old, max(1e-9, now.at_s - before.at_s)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _key(metric: Metric, labels: tuple[str, ...], part: str) -> str:

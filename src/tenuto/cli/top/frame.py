@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tenuto import metrics
-from tenuto.cli.top.figures import HIT_TIERS, Engine, changes, engines
-from tenuto.cli.top.lines import Line, Style, bar, cut, cut_line, fit, row
+from tenuto.cli.top.figures import HIT_TIERS, Engine, changes, ended_text, engines
+from tenuto.cli.top.lines import Columns, Line, Style, bar, cut, cut_line, fit, kept, plain, row, width_of
 from tenuto.cli.top.looks import SILENT_S, EventsSeen, MetricsSeen, Seen, WorkerLook
 from tenuto.cli.wording import age_text, size_text
 
@@ -17,6 +18,24 @@ _NAME = 40
 _ROUTES = ("device_to_host", "host_to_disk", "disk_to_host", "host_to_device", "disk_to_device")
 _NONE = "-"
 _MORE = "more lines below: arrows, page keys"
+_MORE_NARROW = "more lines below; all columns: --once"
+_WIDER = "all of it: a wider window, or --once"
+_ALL = 1 << 30
+"""Room for every line."""
+
+# Tables: their columns, and which of them go first in a window that is narrow.
+_HOLDINGS: Columns = (("tier", 14), ("blocks", -10), ("size", -11), ("stored/s", -9), ("removed/s", -10),
+                      ("chains", -8), ("largest", 11))  # fmt: skip
+_HOLDINGS_GO = ("largest", "chains", "removed/s", "stored/s", "size")
+_HITS: Columns = (("hit rate", 12), ("all", -7), ("engine", -8), *((tier, -7) for tier in HIT_TIERS),
+                  ("computed", -9), ("tokens asked", -16))  # fmt: skip
+_HITS_GO = ("tokens asked", "computed", "peer", "engine", "disk", "host")
+_TIERS: Columns = (("tier", 8), ("used", -11), ("of", -11), ("", _BAR + 2), ("full", -6), ("blocks", -11),
+                   ("in use", -8), ("evicted/s", -11))  # fmt: skip
+_TIERS_GO = ("in use", "", "evicted/s", "blocks", "of", "full")
+_FLOWS: Columns = (("flow", 18), ("now", -14), ("blocks/s", -12), ("in flight", -12), ("mean time", -12),
+                   ("moved", -12))  # fmt: skip
+_FLOWS_GO = ("moved", "in flight", "mean time", "blocks/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +48,20 @@ class Window:
 
 
 def whole(seen: Seen, title: str) -> list[Line]:
-    """All lines; the first ones are the title and one for each source."""
-    return [*_head(seen, title), *_body(seen)]
+    """All lines, as long as they are; the first ones are the title and one for each source."""
+    return [*_head(seen, title), *_body(seen, _ALL)]
 
 
 def frame(seen: Seen, title: str, window: Window) -> tuple[list[Line], int]:
     """The lines that a window has room for, and the furthest that it can be scrolled. The title and sources stay.
 
-    Where there is no room for all of it, lines that are empty go first.
+    Where there is no room for all of it, lines that are empty go first. A window that is too narrow has fewer
+    columns, and says so in its last line.
     """
-    head, body = _head(seen, title), _body(seen)
+    head, body = _head(seen, title), _body(seen, window.width)
+    is_narrow = window.width < max(_needed(seen), *(width_of(plain(line)) for line in head))
+    if is_narrow:
+        body.append(((_WIDER, Style.FAINT),))
     head = head[: max(1, window.height - 3)]
     room = max(0, window.height - len(head))
     if len(body) > room:
@@ -48,7 +71,8 @@ def frame(seen: Seen, title: str, window: Window) -> tuple[list[Line], int]:
     shown = body[scroll : scroll + room]
     if furthest and room:
         n_below = len(body) - scroll - (room - 1)
-        shown = [*shown[: room - 1], (((f"{n_below} {_MORE}") if n_below > 0 else "the end", Style.FAINT),)]
+        more = f"{n_below} {_MORE_NARROW if is_narrow else _MORE}"
+        shown = [*shown[: room - 1], ((more if n_below > 0 else "the end", Style.FAINT),)]
     return [cut_line(line, window.width) for line in (*head, *shown)], furthest
 
 
@@ -60,21 +84,31 @@ def _head(seen: Seen, title: str) -> list[Line]:
     return lines
 
 
-def _body(seen: Seen) -> list[Line]:
+def _needed(seen: Seen) -> int:
+    """Cells in which every table has all its columns."""
+    tables: list[Columns] = [_HOLDINGS] if any(source.now.workers for source in seen.events) else []
+    if any(source.now and source.now.engines for source in seen.metrics):
+        tables += [_HITS, _TIERS, _FLOWS]
+    return max((sum(abs(width) for _, width in columns) for columns in tables), default=0)
+
+
+def _body(seen: Seen, room: int) -> list[Line]:
     lines: list[Line] = []
     for source in seen.events:
         for worker in source.now.workers:
-            lines += [(), *_worker(source, worker)]
+            lines += [(), *_worker(source, worker, room)]
     for endpoint in seen.metrics:
         for engine in engines(endpoint):
-            lines += [(), *_engine(endpoint, engine)]
+            lines += [(), *_engine(endpoint, engine, room)]
     return lines
 
 
 def _events_lines(source: EventsSeen, at_s: float) -> Iterator[Line]:
     now = source.now
     heard_s = max((worker.heard_s for worker in now.workers), default=None)
-    if not now.n_answering and heard_s is None:
+    if source.ended:
+        said, style = f"{ended_text(source.ended)}: what is shown is {_age(at_s - now.at_s)} old", Style.BAD
+    elif not now.n_answering and heard_s is None:
         said, style = "nobody answers; it is tried again", Style.BAD
     elif heard_s is None:
         said, style = "answers; no worker has told anything yet", Style.WARN
@@ -92,7 +126,10 @@ def _events_lines(source: EventsSeen, at_s: float) -> Iterator[Line]:
 
 def _metrics_line(source: MetricsSeen, at_s: float) -> Line:
     now = source.now
-    if source.fault:
+    if source.ended:
+        said, style = ended_text(source.ended), Style.BAD
+        said += "" if now is None else f": what is shown is {_age(at_s - now.at_s)} old"
+    elif source.fault:
         said, style = f"{source.fault}; it is tried again", Style.BAD
         if now is not None:
             said += f" (what is shown is {_age(at_s - now.at_s)} old)"
@@ -105,10 +142,7 @@ def _metrics_line(source: MetricsSeen, at_s: float) -> Line:
     return (("metrics  ", Style.FAINT), (cut(source.url, _NAME) + "  ", Style.PLAIN), (said, style))
 
 
-_HOLDING_WIDTHS = (14, -10, -11, -9, -10, -8)
-
-
-def _worker(source: EventsSeen, worker: WorkerLook) -> Iterator[Line]:
+def _worker(source: EventsSeen, worker: WorkerLook, room: int) -> Iterator[Line]:
     """A worker of the event stream: its tiers, and volumes of them below."""
     silent_s = source.now.at_s - worker.heard_s
     said = f"heard {_age(silent_s)} ago" + ("" if worker.lag_s is None else f", lag {_time(worker.lag_s)}")
@@ -121,8 +155,9 @@ def _worker(source: EventsSeen, worker: WorkerLook) -> Iterator[Line]:
         (said, style),
     )
     yield (*title, (f", {worker.n_lost:,} events lost", Style.WARN)) if worker.n_lost else title
-    names = ("tier", "blocks", "size", "stored/s", "removed/s", "chains")
-    yield (*row(list(zip(names, _HOLDING_WIDTHS, strict=True)), Style.FAINT), ("  largest", Style.FAINT))
+    shown = kept(_HOLDINGS, _HOLDINGS_GO, room)
+    has_largest = _HOLDINGS[-1] in shown
+    yield (*_names(shown[:-1]), ("  largest", Style.FAINT)) if has_largest else _names(shown)
     before = ""
     for holding in worker.holdings:
         rates = changes(source, worker, holding)
@@ -134,32 +169,32 @@ def _worker(source: EventsSeen, worker: WorkerLook) -> Iterator[Line]:
             *map(_rate, rates or (None, None)), _count(holding.n_chains),
         )  # fmt: skip
         largest = "  ".join(f"{n:,} {prefix[:6]}" for prefix, n in holding.largest)
-        yield (*row(list(zip(cells, _HOLDING_WIDTHS, strict=True))), (f"  {largest}", Style.PLAIN))
+        line = _cells(_HOLDINGS[:-1], shown, cells)
+        yield (*line, (f"  {largest}", Style.PLAIN)) if has_largest else line
     if not worker.holdings:
         yield (("no blocks", Style.FAINT),)
 
 
-def _engine(source: MetricsSeen, engine: Engine) -> Iterator[Line]:
+def _engine(source: MetricsSeen, engine: Engine, room: int) -> Iterator[Line]:
     """An engine of a metrics endpoint."""
     n_peer = engine.value(metrics.PEER_BLOCKS)
     said = _counted(int(engine.value(metrics.REQUESTS)), "request")
     said += f", {n_peer:,.0f} blocks of peers" if n_peer else ""
     yield (
-        (f"engine {engine.name or '?'}", Style.TITLE),
+        (f"engine {cut(engine.name, _NAME) or '?'}", Style.TITLE),
         (f" {cut(engine.model, _NAME)}  " if engine.model else "  ", Style.PLAIN),
         (said, Style.FAINT),
-        *(((", not answering now", Style.BAD),) if source.fault else ()),
+        *(((", not answering now", Style.BAD),) if source.fault and not source.ended else ()),
     )
-    yield from _hits(engine)
-    yield from _tiers(engine)
-    yield from _flows(engine)
+    yield from _hits(engine, room)
+    yield from _tiers(engine, room)
+    yield from _flows(engine, room)
     yield from _rest(engine)
 
 
-def _hits(engine: Engine) -> Iterator[Line]:
-    widths = (12, -7, -8, -7, -7, -7, -9, -16)
-    names = ("hit rate", "all", "engine", *HIT_TIERS, "computed", "tokens asked")
-    yield row(list(zip(names, widths, strict=True)), Style.FAINT)
+def _hits(engine: Engine, room: int) -> Iterator[Line]:
+    shown = kept(_HITS, _HITS_GO, room)
+    yield _names(shown)
     for name, since_start in (("now", False), ("since start", True)):
         parts = [engine.share(metrics.ENGINE_TOKENS, since_start=since_start)]
         parts += [engine.share(metrics.LOADED_TOKENS, tier, since_start=since_start) for tier in HIT_TIERS]
@@ -171,34 +206,30 @@ def _hits(engine: Engine) -> Iterator[Line]:
             else _rate(engine.rate(metrics.ASKED_TOKENS)) + "/s"
         )
         shares = map(_percent, (hit, *parts, None if hit is None else 1 - hit))
-        yield row(list(zip((name, *shares, asked), widths, strict=True)))
+        yield _cells(_HITS, shown, (name, *shares, asked))
 
 
-def _tiers(engine: Engine) -> Iterator[Line]:
-    names = (("tier", 8), ("used", -11), ("of", -11), ("", _BAR + 2), ("full", -6), ("blocks", -11), ("in use", -8),
-             ("evicted/s", -11))  # fmt: skip
-    yield row(names, Style.FAINT)
+def _tiers(engine: Engine, room: int) -> Iterator[Line]:
+    shown = kept(_TIERS, _TIERS_GO, room)
+    yield _names(shown)
     for (tier,) in engine.labels(metrics.TIER_BYTES):
-        used, room = (engine.value(metric, tier) for metric in (metrics.TIER_BYTES, metrics.TIER_CAPACITY_BYTES))
-        share = used / room if room else 0.0
-        yield (
-            *row([(tier, 8), (size_text(int(used)), -11), (size_text(int(room)), -11), ("", 2)]),
-            *bar(share, _BAR),
-            *row([
-                (_percent(share if room else None), -6), (_count(engine.value(metrics.TIER_BLOCKS, tier)), -11),
-                (_count(engine.value(metrics.TIER_LEASED_BLOCKS, tier)), -8),
-                (_rate(engine.rate(metrics.EVICTED_BLOCKS, tier)), -11),
-            ]),
+        used, most = (engine.value(metric, tier) for metric in (metrics.TIER_BYTES, metrics.TIER_CAPACITY_BYTES))
+        share = used / most if most else None
+        sizes = (tier, size_text(int(used)), size_text(int(most)))
+        counts = (
+            _percent(share), _count(engine.value(metrics.TIER_BLOCKS, tier)),
+            _count(engine.value(metrics.TIER_LEASED_BLOCKS, tier)), _rate(engine.rate(metrics.EVICTED_BLOCKS, tier)),
         )  # fmt: skip
+        drawn = (("  ", Style.PLAIN), *bar(share or 0.0, _BAR)) if _TIERS[3] in shown else ()
+        yield (*_cells(_TIERS[:3], shown, sizes), *drawn, *_cells(_TIERS[4:], shown, counts))
 
 
-def _flows(engine: Engine) -> Iterator[Line]:
-    widths = (18, -14, -12, -12, -12, -12)
-    names = ("flow", "now", "blocks/s", "in flight", "mean time", "moved")
+def _flows(engine: Engine, room: int) -> Iterator[Line]:
+    shown = kept(_FLOWS, _FLOWS_GO, room)
     there = {route for (route,) in engine.labels(metrics.TRANSFERRED_BYTES)}
     there |= {route for (route,) in engine.labels(metrics.IN_FLIGHT) if engine.value(metrics.IN_FLIGHT, route)}
     if there:
-        yield row(list(zip(names, widths, strict=True)), Style.FAINT)
+        yield _names(shown)
     for route in (*(r for r in _ROUTES if r in there), *sorted(there - set(_ROUTES))):
         speed = engine.rate(metrics.TRANSFERRED_BYTES, route)
         mean_s = engine.mean(metrics.TRANSFER_SECONDS, route)
@@ -207,7 +238,7 @@ def _flows(engine: Engine) -> Iterator[Line]:
             _rate(engine.rate(metrics.TRANSFERRED_BLOCKS, route)), _count(engine.value(metrics.IN_FLIGHT, route)),
             _NONE if mean_s is None else _time(mean_s), size_text(int(engine.value(metrics.TRANSFERRED_BYTES, route))),
         )  # fmt: skip
-        yield row(list(zip(cells, widths, strict=True)), Style.GOOD if speed else Style.PLAIN)
+        yield _cells(_FLOWS, shown, cells, Style.GOOD if speed else Style.PLAIN)
 
 
 def _rest(engine: Engine) -> Iterator[Line]:
@@ -238,6 +269,16 @@ def _rest(engine: Engine) -> Iterator[Line]:
         yield _said("errors", "none")
 
 
+def _names(shown: Columns) -> Line:
+    """A table's first row."""
+    return row(shown, Style.FAINT)
+
+
+def _cells(columns: Columns, shown: Columns, texts: Sequence[str], style: Style = Style.PLAIN) -> Line:
+    """A table's row: those of `texts`, one for each of `columns`, that are shown."""
+    return row([(text, column[1]) for text, column in zip(texts, columns, strict=True) if column in shown], style)
+
+
 def _said(word: str, text: str, style: Style = Style.PLAIN) -> Line:
     return ((fit(word, 8), Style.FAINT), (text, style))
 
@@ -248,6 +289,8 @@ def _counted(n: int, what: str) -> str:
 
 def _count(n: float) -> str:
     """12,345; 12.3 M."""
+    if abs(n) >= 1e15:
+        return f"{n:.2g}" if math.isfinite(n) else _NONE
     for factor, unit in ((1e9, "G"), (1e6, "M")):
         if n >= 10 * factor:
             return f"{n / factor:,.1f} {unit}"
@@ -261,7 +304,7 @@ def _rate(by_second: float | None) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return _NONE if share is None else f"{share:.0%}"
+    return _NONE if share is None or not math.isfinite(share) else f"{share:.0%}"
 
 
 def _age(seconds: float) -> str:

@@ -23,6 +23,8 @@ class Style(Enum):
 
 Piece = tuple[str, Style]
 Line = tuple[Piece, ...]
+Columns = tuple[tuple[str, int], ...]
+"""(name, width) of each, the width negative for what stands at the right of its column."""
 
 CUT = "…"
 FULL, FREE = "█", "░"
@@ -73,18 +75,28 @@ def cut_line(line: Line, width: int) -> Line:
 
 
 def plain(line: Line) -> str:
-    """Without styles."""
-    return "".join(text for text, _ in line).rstrip()
+    """Without styles, and without letters that would move the cursor."""
+    return printable("".join(text for text, _ in line)).rstrip()
 
 
 def coloured(line: Line) -> str:
-    """With ANSI's codes."""
-    return "".join(f"\x1b[{style.value}m{text}\x1b[0m" if style.value else text for text, style in line)
+    """With ANSI's codes, and without letters that would move the cursor."""
+    pieces = ((printable(text), style.value) for text, style in line)
+    return "".join(f"\x1b[{code}m{text}\x1b[0m" if code else text for text, code in pieces)
 
 
 def in_ascii(text: str) -> str:
     """For a terminal that has no other letters: those of ours by others, in as many cells."""
     return text.translate(_ASCII)
+
+
+def kept(columns: Columns, first_to_go: Sequence[str], room: int) -> Columns:
+    """Columns of a table for `room` cells: while they need more, one goes, in this order; what is left may be cut."""
+    for name in first_to_go:
+        if sum(abs(width) for _, width in columns) <= room:
+            break
+        columns = tuple(column for column in columns if column[0] != name)
+    return columns
 
 
 def row(cells: Sequence[tuple[str, int]], style: Style = Style.PLAIN) -> Line:

@@ -56,7 +56,10 @@ class EventsLook:
 
 @dataclass(frozen=True, slots=True)
 class EventsSeen:
-    """The last two looks at a stream. `note`: what went wrong last, at `note_s`; `is_settled`: what there was is in."""
+    """The last two looks at a stream. `note`: what went wrong last, at `note_s`; `is_settled`: what there was is in.
+
+    `ended`: the fault that has ended looking at it, else empty.
+    """
 
     url: str
     now: EventsLook
@@ -64,6 +67,7 @@ class EventsSeen:
     note: str = ""
     note_s: float = 0.0
     is_settled: bool = False
+    ended: str = ""
 
 
 Values = Mapping[str, float]
@@ -81,12 +85,16 @@ class MetricsLook:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSeen:
-    """The last two looks at an endpoint that were answered. `fault`: why there was no answer now, else empty."""
+    """The last two looks at an endpoint that were answered. `fault`: why there was no answer now, else empty.
+
+    `ended`: the fault that has ended looking at it, else empty.
+    """
 
     url: str
     now: MetricsLook | None = None
     before: MetricsLook | None = None
     fault: str = ""
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +114,14 @@ class Seen:
 
     @property
     def has_heard_all(self) -> bool:
-        """Whether every source has been there."""
-        return all(source.is_settled for source in self.events) and all(
-            source.now is not None for source in self.metrics
+        """Whether every source has been there, or is not looked at any more."""
+        return all(source.is_settled or source.ended for source in self.events) and all(
+            source.now is not None or source.ended for source in self.metrics
         )
 
     @property
     def is_whole(self) -> bool:
         """Whether every source was looked at twice, so that all rates are known."""
-        return self.has_heard_all and all(source.before is not None for source in (*self.events, *self.metrics))
+        return self.has_heard_all and all(
+            source.before is not None or source.ended for source in (*self.events, *self.metrics)
+        )

@@ -10,7 +10,9 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from tenuto.cli.top.looks import EventsSeen, MetricsLook, MetricsSeen, Values
 from tenuto.cli.top.tally import Tally
@@ -57,9 +59,11 @@ class EventsWatcher(threading.Thread):
 
     def note(self, text: str) -> None:
         """Something went wrong, which is shown beside what is seen. From this thread."""
-        self.seen = EventsSeen(
-            self.seen.url, self.seen.now, self.seen.before, text, time.monotonic(), self.seen.is_settled
-        )
+        self.seen = replace(self.seen, note=text, note_s=time.monotonic())
+
+    def end(self, fault: str) -> None:
+        """It has died. From this thread."""
+        self.seen = replace(self.seen, ended=fault)
 
     def stop(self) -> None:
         """End, soon."""
@@ -109,6 +113,10 @@ class MetricsWatcher(threading.Thread):
             return
         self.seen = MetricsSeen(self._url, before.now, before.before, " ".join(fault.split()) or "no answer")
 
+    def end(self, fault: str) -> None:
+        """It has died. From this thread."""
+        self.seen = replace(self.seen, ended=fault)
+
     def stop(self) -> None:
         """End, soon."""
         self._is_over.set()
@@ -128,6 +136,25 @@ class Notes(logging.Handler):
         thread = threading.current_thread()
         if isinstance(thread, EventsWatcher):
             thread.note(" ".join(record.getMessage().removeprefix("tenuto: ").removeprefix("events: ").split()))
+
+
+@contextmanager
+def faults_told() -> Generator[None]:
+    """While it is open, what ends a watcher's thread stands in what that watcher has seen, and not on the screen."""
+    before = threading.excepthook
+
+    def hook(died: threading.ExceptHookArgs) -> None:
+        if isinstance(died.thread, (EventsWatcher, MetricsWatcher)):
+            words = " ".join(str(died.exc_value or "").split())
+            died.thread.end(died.exc_type.__name__ + (f": {words}" if words else ""))
+        else:
+            before(died)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def stop(watchers: list[Watcher]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tenuto.cli.top.looks import EventsLook, Holding, WorkerLook
 from tenuto.events import Batch, Index, Kind, Message, Place
-from tenuto.events.batch import TIERS
+from tenuto.events.batch import KINDS, TIERS
 
 N_LARGEST = 5
 HIDDEN_S = 600.0
@@ -55,6 +55,8 @@ class Tally:
             if lag_s < _SETTLE_S or now_s - began_s >= _SETTLE_S or not message.groups:  # else it may be told again
                 self._lag_s[worker] = lag_s
         for group in message.groups:
+            if group.kind not in KINDS:
+                continue  # of a later version, and so may be its tier
             place = Place(*worker, TIERS[group.tier], group.volume)
             self._changed.add(place)
             if group.kind == Kind.LOST:

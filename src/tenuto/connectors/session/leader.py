@@ -217,8 +217,8 @@ class Leader:
             self._resize_disk(report.disks)
         for volume, entries in self._ranks.peers(report.peers):
             self.manager.restore_disk(entries, volume)
-        if report.volumes:
-            self.manager.disk_changed(*self._ranks.volumes(report.volumes))
+        if report.volumes and self.manager.disk is not None:
+            self.manager.disk_changed(*self._ranks.volumes(report.volumes, self.manager.disk))
         self.feed()
 
     def reset(self) -> None:

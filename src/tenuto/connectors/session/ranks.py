@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from tenuto.connectors.session.messages import Entries, Handshake
 from tenuto.errors import ConfigError
@@ -52,8 +52,11 @@ class Ranks:
         is_growing = all(disk.is_growing for disk in least)
         return Capacity(n_slots, is_growing, n_blocks if n_blocks < n_slots else None)
 
-    def volumes(self, news: Mapping[int, StoreNews]) -> tuple[list[tuple[BlockKey, str]], list[BlockHash]]:
-        """(blocks that lie on a volume on all ranks now, blocks that are lost on any)."""
+    def volumes(
+        self, news: Mapping[int, StoreNews], known: Container[BlockHash]
+    ) -> tuple[list[tuple[BlockKey, str]], list[BlockHash]]:
+        """(blocks that lie on a volume on all ranks now, blocks that are lost on any); `known` are on disk."""
+        self._moves = {block: by_rank for block, by_rank in self._moves.items() if block in known}
         moved: list[tuple[BlockKey, str]] = []
         lost: list[BlockHash] = []
         for rank, told in news.items():

@@ -25,7 +25,7 @@ from tenuto.tiers.agent.agent import Identity
 from tenuto.tiers.agent.tier import TierStore, open_tier
 from tenuto.tiers.disk.volume import tell_distance, volume_of
 from tenuto.tiers.sizes import N_BOUNCE
-from tenuto.tiers.store import Capacity
+from tenuto.tiers.store import Capacity, StoreNews
 from tenuto.tokens import BlockKey
 from tenuto.traces import TraceFile
 from tenuto.transfers.engine import TransferEngine
@@ -79,6 +79,7 @@ class Worker:
         self._loads: dict[int, _Load] = {}  # by transfer
         self._pages: dict[int, tuple[PageRun, ...]] = {}  # by transfer
         self._results: dict[int, list[TransferResult]] = {}
+        self._moved = StoreNews()
         self._told: Capacity | None = None
         self._is_idle = False
         self._timed = 0
@@ -200,6 +201,8 @@ class Worker:
     def poll(self) -> LoadNews:
         """What has ended since the last call."""
         news = LoadNews()
+        if self._store is not None:  # before the results: a block is told as written, and then as moved
+            self._moved.add(self._store.take_news())
         results = self._running_engine().poll(_IDLE_WAIT_S if self._is_idle else 0.0)
         if self._layered is not None:
             news.failed_pages |= self._layered.take_failed_pages()
@@ -224,12 +227,12 @@ class Worker:
         disk = self._store.capacity() if self._store is not None else None
         timed, self._timed = self._timed, 0
         waited_s = self._layered.take_waited_s() if self._layered is not None else 0.0
-        news = self._store.take_news() if self._store is not None else None
-        if not (results or peers or timed or news) and disk == self._told:
+        moved, self._moved = self._moved, StoreNews()
+        if not (results or peers or timed or moved) and disk == self._told:
             return None
         self._told = disk
         disks = {} if disk is None else {self.rank: disk}
-        volumes = {self.rank: news} if news else {}
+        volumes = {self.rank: moved} if moved else {}
         return WorkerReport(results, disks, {self.rank: peers} if peers else {}, volumes, timed, waited_s)
 
     def shutdown(self) -> None:

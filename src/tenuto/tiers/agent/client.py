@@ -47,11 +47,13 @@ def find_agents(root: Path) -> list[Path]:
 class AgentClient:
     """One order at a time; orders of several clients take turns.
 
-    Raises `StoreError` (MISSING) when nobody answers, at the beginning or later; make another one then. What the agent
+    Raises `StoreError` (MISSING) when nobody answers, at the beginning or later, (TIMEOUT) when that takes more than
+    `timeout_s` (None: however long); make another one then, orders that are under way go on. What the agent
     refuses is raised here: `ConfigError` for what can never be, `StoreError` for what may pass.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout_s: float | None = None) -> None:
+        self._timeout_s = timeout_s
         self.path = path
         """The socket, as `find_agents` gives it."""
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -102,13 +104,16 @@ class AgentClient:
     def _ask(self, request: Request, kind: type[_T]) -> _T:
         try:
             self._connection.send_bytes(_encoder.encode(request))
+            if not self._connection.poll(self._timeout_s):
+                self._connection.close()  # what comes late is no answer to what is asked next
+                raise StoreError(Cause.TIMEOUT, f"the agent at {self.path} did not answer in {self._timeout_s:g} s")
             answer = _answers.decode(self._connection.recv_bytes(_MOST_BYTES))
         except (EOFError, OSError) as error:
             raise StoreError(Cause.MISSING, f"the agent at {self.path} is gone ({error or 'it hung up'})") from None
         except msgspec.DecodeError as error:
             raise StoreError(Cause.CORRUPT, f"the agent at {self.path} is of another version: {error}") from None
         if isinstance(answer, Refused):
-            raise StoreError(Cause(answer.cause), answer.message) if answer.cause else ConfigError(answer.message)
+            raise error_of(answer)
         if not isinstance(answer.value, kind):
             raise StoreError(Cause.CORRUPT, f"the agent at {self.path} answers something else than it was asked")
         return answer.value
@@ -118,3 +123,11 @@ class AgentClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def error_of(refused: Refused) -> StoreError | ConfigError:
+    """What an agent's refusal is raised as."""
+    if not refused.cause:
+        return ConfigError(refused.message)
+    known = {cause.value: cause for cause in Cause}
+    return StoreError(known.get(refused.cause, Cause.IO_ERROR), refused.message)  # a later version has more of them

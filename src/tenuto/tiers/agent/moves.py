@@ -27,6 +27,8 @@ _DRAIN_S = 30.0
 """How long a volume that is given up waits for what is being written to it."""
 _GROW_S = 5.0
 """How long a move waits for a volume that grows, at most, before it leaves the rest."""
+_READ_S = 5.0
+"""How long a compaction waits for readers of the places that it has emptied."""
 _TURN_S = 0.01
 _SPARE_SHARE = 50
 """A volume that is compacted keeps room for one more block in so many, and for one at least."""
@@ -81,7 +83,8 @@ class Mover:
 
     def move(self, hashes: Sequence[BlockHash], target: str) -> Moved:
         """See `StorageAgent.move`."""
-        self._books.room.need(target)
+        if not self._books.room.need(target).is_there():
+            raise StoreError(Cause.MISSING, f"volume {target!r}: its folder was removed; nothing is moved there")
         n_moved, absent, refused = 0, list[BlockHash](), list[BlockHash]()
         wanted = list(dict.fromkeys(hashes))
         for at in range(0, len(wanted), self._n_batch):
@@ -113,6 +116,9 @@ class Mover:
                 break
             below = entries[-1][0]
             n_moved += len(self._copy([(At(name, place), key) for place, key in entries], name, places.n_used).moved)
+        deadline = time.monotonic() + _READ_S
+        while places.end() > places.n_used and time.monotonic() < deadline:
+            time.sleep(_TURN_S)  # who began to read where a block was; who comes now reads where it is
         with self._lock:
             keep = max(places.end(), places.n_used + max(1, places.n_used // _SPARE_SHARE))
             if keep >= room.n_places(name):

@@ -133,6 +133,10 @@ class ObjectStore:
         self._trash.add(gone)
         self._threads.submit(self._manifest.delete_other_epochs, epoch)
 
+    def is_there(self) -> bool:
+        """See `Volume`: objects are asked for when they are read."""
+        return True
+
     def stamps(self) -> dict[int, int]:
         """See `Volume`."""
         return self._manifest.stamps()

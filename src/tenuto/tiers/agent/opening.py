@@ -52,8 +52,13 @@ class VolumeOpener:
                 raise ConfigError(
                     f"volume {listed.name}: {root} is a block device; make a file system on it, and give its folder"
                 )
-            if root.resolve() == self.folder.parents[2].resolve():
-                raise ConfigError(f"volume {listed.name}: {root} is the home volume's folder; give another one")
+            home, there = self.folder.parents[2].resolve(), root.resolve()
+            if there.is_relative_to(home) or home.is_relative_to(there):
+                raise ConfigError(
+                    f"volume {listed.name}: {root} is in the home volume's folder, or has it; give another"
+                )
+            if not root.is_dir():
+                raise ConfigError(f"volume {listed.name}: there is no folder {root}; make it, or mount its disk")
         except OSError as error:
             raise ConfigError(f"volume {listed.name}: {error.strerror or error}: {str(root)[:200]}") from None
 

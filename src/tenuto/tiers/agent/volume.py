@@ -17,6 +17,10 @@ class Volume(RecoveredStore, Protocol):
         """See `RecoveredStore`."""
         ...
 
+    def is_there(self) -> bool:
+        """Whether what is written is found after a restart: its folder was not removed meanwhile."""
+        ...
+
     def stamps(self) -> dict[int, int]:
         """When the block in each place was written: more is later, on all volumes. Raises `StoreError`."""
         ...

@@ -104,8 +104,8 @@ class Growth:
         Files are added again when more slots are used than now. Raises `StoreError`.
         """
         freed_slots = 0
-        if not self._files_change.acquire(blocking=False):
-            return 0  # a file is being added: more is used than is to be given back
+        if not self._files_change.acquire(timeout=_HANGS_S):
+            return 0  # a file is being added, on a disk that hangs
         try:
             with self._changed:
                 self._is_kept_small = True

@@ -182,9 +182,11 @@ class Manifest:
             try:
                 yield self._db
                 self._db.execute("COMMIT")
+            except BaseException:
+                self.n_blocks = n_blocks
+                raise
             finally:
-                if self._db.in_transaction:
-                    self.n_blocks = n_blocks
+                if self._db.in_transaction:  # a full disk may have rolled it back already
                     self._db.execute("ROLLBACK")
 
 

@@ -161,6 +161,10 @@ class DiskStore:
         """They will no more. Not while one of them is in use."""
         self.buffers.detach()
 
+    def is_there(self) -> bool:
+        """Whether its folder is still where it was."""
+        return self.claim.is_there()
+
     def stamps(self) -> dict[int, int]:
         """When the block in each slot was listed: more is later, in all folders. Raises `StoreError`."""
         return self._manifest.stamps()
