@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tenuto.advisor import AdvisorSettings, Move
+from tenuto.advisor import AdvisorSettings, Move, Sockets
 from tenuto.advisor.clocks import OwnClock
 from tenuto.advisor.core import Task
 from tenuto.advisor.fleet import Fleet, common_volumes
@@ -188,6 +188,39 @@ def test_a_volume_that_is_another_in_the_engine_is_said_once_and_shown(our_log):
     assert "unregister it first" in said
     (refused,) = fleet.refused()
     assert (refused["volume"], refused["agent"]) == ("fast", "rank0")
+
+
+def test_an_agent_of_another_user_is_said_once(monkeypatch, our_log, tmp_path):
+    path = tmp_path / "control"
+    path.touch()
+    monkeypatch.setattr("tenuto.advisor.agents.os.access", lambda *_: False)
+    monkeypatch.setattr(Sockets, "find", lambda *_: [path])
+    fleet = Fleet(Sockets(), tmp_path, ())
+    fleet.refresh()
+    fleet.refresh()
+    (said,) = [record.message for record in our_log()]
+    assert said.endswith("is of another user; run the advisor as the user who runs the engine")
+
+
+def test_a_volume_that_was_refused_is_tried_again_after_a_minute():
+    class Mounting(MadeUpAgent):
+        is_mounted = False
+
+        def register_volume(self, name, url, capacity_bytes):
+            if not self.is_mounted:
+                raise ConfigError("no such folder")
+            super().register_volume(name, url, capacity_bytes)
+
+    agent, now = Mounting({"": 10}), [0.0]
+    fleet = Fleet(Known(rank0=agent), Path("/disk"), parse_volumes(FAST), clock=lambda: now[0])
+    fleet.refresh()
+    agent.is_mounted = True
+    fleet.refresh()
+    assert len(fleet.refused()) == 1
+    now[0] = 60.0
+    fleet.refresh()
+    assert fleet.refused() == []
+    assert [volume.name for volume in fleet.workers()[NAME][0].volumes] == ["", "fast"]
 
 
 def test_a_dry_run_registers_nothing_and_plans_as_if(start, our_log):

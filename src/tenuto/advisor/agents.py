@@ -15,6 +15,9 @@ from tenuto.tokens import BlockHash
 __all__ = ["HOME", "Agent", "AgentInfo", "Agents", "Compacted", "Moved", "Sockets", "VolumeInfo"]
 
 
+_ANSWER_S = 60.0  # one engine that hangs keeps the others waiting for so long
+
+
 class Agent(Protocol):
     """Every call may raise `StoreError` or another `TenutoError`: then nothing is lost, and it may be asked again."""
 
@@ -66,4 +69,4 @@ class Sockets:
         """See `Agents`."""
         if not os.access(path, os.R_OK | os.W_OK) and path.exists():
             raise ConfigError(f"{path} is of another user; run the advisor as the user who runs the engine")
-        return AgentClient(path)
+        return AgentClient(path, timeout_s=_ANSWER_S)

@@ -22,7 +22,7 @@ from tenuto.tokens import BlockHash
 logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 256 << 20  # asked to move at once: an agent has a deadline for each answer
-_BACK_OFF_S = 60.0  # an agent that did not answer in time is left alone for so long
+_BACK_OFF_S = 60.0  # an agent that did not answer in time, or refused a volume, is not asked again for so long
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Fleet:
         self._clock = clock
         self._members: dict[Path, _Member] = {}
         self._names: dict[Path, WorkerName] = {}
-        self._asked: set[tuple[Path, str]] = set()
+        self._ask_at_s: dict[tuple[Path, str], float] = {}
         self._refused: dict[tuple[Path, str], str] = {}
         self._later_s: dict[Path, float] = {}
         self._said: set[str] = set()
@@ -130,10 +130,11 @@ class Fleet:
             logger.info("tenuto: drives %s of %s, rank %d", info.instance, info.worker, info.rank)
 
     def _register(self, path: Path, agent: Agent, info: AgentInfo) -> bool:
-        """Each volume once, also such as it has: it is the agent who knows whether that is the same."""
-        wanted = [volume for volume in self._volumes if (path, volume.name) not in self._asked]
+        """Each volume once, also such as it has, since the agent knows whether it is the same; refused ones again."""
+        now_s = self._clock()
+        wanted = [volume for volume in self._volumes if now_s >= self._ask_at_s.get((path, volume.name), now_s)]
         for volume in wanted:
-            self._asked.add((path, volume.name))
+            self._ask_at_s[path, volume.name] = now_s + _BACK_OFF_S
             try:
                 agent.register_volume(volume.name, volume.url, volume.capacity_bytes)
             except TenutoError as error:
@@ -141,6 +142,9 @@ class Fleet:
                     raise
                 self._refused[path, volume.name] = str(error)
                 self._say_once(f"volume {volume.name} is not taken by {info.instance}: {error}")
+            else:
+                self._ask_at_s[path, volume.name] = math.inf
+                self._refused.pop((path, volume.name), None)
         return bool(wanted)
 
     def _supposed(self, path: Path, info: AgentInfo) -> AgentInfo:
@@ -173,7 +177,7 @@ class Fleet:
             self._say_once(f"the agent at {path} can't be driven: {what}")
 
     def _forget(self, path: Path) -> bool:
-        self._asked = {asked for asked in self._asked if asked[0] != path}
+        self._ask_at_s = {asked: at_s for asked, at_s in self._ask_at_s.items() if asked[0] != path}
         self._refused = {refused: why for refused, why in self._refused.items() if refused[0] != path}
         return self._members.pop(path, None) is not None
 
