@@ -42,7 +42,7 @@ class Rig:
 
     @property
     def index(self):
-        return self.advisor.workers[NAME]
+        return self.advisor.workers[SOURCE.place]
 
     def tell(self, facts) -> Batch:
         groups = tuple(group for some, _ in group_facts(facts, BlockShape(MIB, 64), 1 << 30) for group in some)

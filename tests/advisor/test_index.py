@@ -177,7 +177,7 @@ def test_ranks_and_streams_are_kept_apart():
     other = Source("node", "worker", 1, bytes(16))
     batch = rig.tell([])
     rig.advisor.take(Batch(b"stream-9", 1, batch.time_ms, other, ()))
-    assert set(rig.advisor.workers) == {("worker", 0), ("worker", 1)}
+    assert set(rig.advisor.workers) == {("node", "worker", 0), ("node", "worker", 1)}
     rig.stream = b"stream-2"
     rig.tell([Stored(TierKind.DISK, chain(2, seed=4))])
     assert len(rig.index.table) == 2

@@ -2,7 +2,15 @@
 
 import pytest
 
-from tenuto.advisor.settings import AdvisorSettings, VolumeSetting, load_advisor_settings, parse_http, parse_volumes
+from tenuto.advisor.settings import (
+    AdvisorSettings,
+    DiskAt,
+    VolumeSetting,
+    check_disk,
+    load_advisor_settings,
+    parse_http,
+    parse_volumes,
+)
 from tenuto.errors import ConfigError
 
 pytestmark = pytest.mark.unit
@@ -12,7 +20,8 @@ def test_a_file_and_options_over_it(tmp_path):
     path = tmp_path / "advisor.toml"
     path.write_text(
         'volumes = ["fast=/mnt/fast?capacity=100GiB"]\ndry_run = true\n'
-        '[events]\nurl = "zmq://127.0.0.1:5557"\n[rates]\nblocks_per_s = 10\n[prune]\nmost_age_s = 3600\n'
+        '[events]\nurl = "zmq://127.0.0.1:5557"\n[disk]\npath = "/mnt/kv"\n'
+        "[rates]\nblocks_per_s = 10\n[prune]\nmost_age_s = 3600\n"
     )
     settings = load_advisor_settings(path, {"events.url": "zmq://127.0.0.1:6000", "rules": ["promote"]})
     assert settings.events.url == "zmq://127.0.0.1:6000"
@@ -38,6 +47,7 @@ def test_a_file_and_options_over_it(tmp_path):
         ("volumes = ['home=/a?capacity=1GiB']", "volumes: home is the engines' own"),
         ("volumes = ['a=/a?capacity=much']", "volumes: 'much' is not a size"),
         ("[rates]\nbytes_per_s = 'fast'", "advisor.toml:2: rates.bytes_per_s: 'fast' is not a size"),
+        ("volumes = ['a=/a?capacity=1GiB']", "volumes: of nobody; give disk.path too, the engines' tiers.disk.path"),
         ("http = 'here'", "http: 'here' is no address; give HOST:PORT, as 127.0.0.1:8780"),
         ("http = '0.0.0.0:80'", "http: 0.0.0.0 can be reached by others; give 127.0.0.1, or http_anywhere = true"),
     ],
@@ -59,6 +69,13 @@ def test_volumes_are_in_the_order_of_their_speed():
     assert home == VolumeSetting("")
     assert cold == VolumeSetting("cold", "s3://bucket/kv", 2 << 40)
     assert parse_volumes(texts[:1])[-1] == VolumeSetting("")
+
+
+def test_a_disk_that_is_not_there_is_said(tmp_path):
+    check_disk(DiskAt())
+    check_disk(DiskAt(str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"^disk\.path: no folder .*nowhere is there"):
+        check_disk(DiskAt(str(tmp_path / "nowhere")))
 
 
 def test_others_reach_it_only_when_that_is_said():

@@ -125,6 +125,7 @@ def test_the_bench_reads_a_trace(tmp_path, capsys):
 @pytest.mark.adapter
 def test_it_moves_the_blocks_of_a_living_cache_which_goes_on_reading_them_right(advisor, tmp_path):
     url = f"zmq://127.0.0.1:{free_port()}"
+    (tmp_path / "fast").mkdir()
     home, fast = tmp_path / "home", f"fast={tmp_path / 'fast'}?capacity={48 * EXTENT}"
     options = {"n_host": 4, "events__url": url, "events__node": "here", "events__worker": "cache"}
     with opened(home, **options) as cache:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tenuto.errors import ConfigError
 from tenuto.tiers.agent.client import AgentClient, find_agents
 from tenuto.tiers.agent.messages import HOME, AgentInfo, Compacted, Moved, VolumeInfo
 from tenuto.tokens import BlockHash
 
 __all__ = ["HOME", "Agent", "AgentInfo", "Agents", "Compacted", "Moved", "Sockets", "VolumeInfo"]
+
+
+_ANSWER_S = 60.0  # one engine that hangs keeps the others waiting for so long
 
 
 class Agent(Protocol):
@@ -49,7 +54,7 @@ class Agents(Protocol):
         ...
 
     def connect(self, path: Path) -> Agent:
-        """The agent behind one. Raises `TenutoError` when nobody answers."""
+        """The agent behind one. Raises `TenutoError` when nobody answers: `ConfigError` when nobody ever will."""
         ...
 
 
@@ -62,4 +67,6 @@ class Sockets:
 
     def connect(self, path: Path) -> Agent:
         """See `Agents`."""
-        return AgentClient(path)
+        if not os.access(path, os.R_OK | os.W_OK) and path.exists():
+            raise ConfigError(f"{path} is of another user; run the advisor as the user who runs the engine")
+        return AgentClient(path, timeout_s=_ANSWER_S)

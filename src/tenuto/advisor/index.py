@@ -29,11 +29,14 @@ class WorkerIndex:
         self.table = BlockTable()
         self.model = ReturnModel()
         self.heard_s = 0.0
-        """When its last batch was sent, in seconds since 1970 by its own clock."""
+        """When its last batch was sent, in seconds, by the clock of the messages. It never goes back."""
         self.block_tokens = 0
-        self._touched: list[int] = []
+        self._touched: set[int] = set()
+        self._unaged: set[int] = set()
+        """Blocks of a snapshot, which tells no times: their age counts from the first time told after it."""
         self._visits = Visits(self.table, self.model)
         self._stream = b""
+        self._is_timed = False
 
     def take(self, message: Message) -> None:
         """Take in a batch, or a part of a snapshot."""
@@ -41,19 +44,30 @@ class WorkerIndex:
             self._stream = message.stream
             self._remove(self.table.all_rows().tolist())
         if isinstance(message, Batch):
-            self.heard_s = message.time_ms / 1e3
+            sent_s = message.time_ms / 1e3
+            self.heard_s = max(self.heard_s, sent_s) if self._is_timed else sent_s
+            self._is_timed = True
+            self.tell_time(self.heard_s)
         for group in message.groups:
             self._take_group(group, is_live=isinstance(message, Batch))
+        if not isinstance(message, Batch) and message.is_last:
+            self.table.order()
+
+    def tell_time(self, now_s: float) -> None:
+        """For blocks whose age nobody told: it counts from now."""
+        if self._unaged:
+            self.table.used_s[list(self._unaged)] = now_s
+            self._unaged.clear()
 
     def take_touched(self) -> Rows:
         """Blocks that were read or came since the last call, each once."""
-        table, touched = self.table, np.unique(np.asarray(self._touched, np.int64))
-        self._touched = []
+        table, touched = self.table, np.asarray(sorted(self._touched), np.int64)
+        self._touched = set()
         return touched[table.is_here[touched]]
 
     def touch_again(self, rows: Rows) -> None:
         """Some of them wait for the next call."""
-        self._touched += rows.tolist()
+        self._touched.update(rows.tolist())
 
     def _take_group(self, group: Group, *, is_live: bool) -> None:
         is_disk = group.tier == _DISK
@@ -72,7 +86,7 @@ class WorkerIndex:
     def _use(self, hashes: Sequence[BlockHash]) -> None:
         for rows in self._chains(self.table.known(hashes)):
             self._visits.read(rows, self.heard_s)
-            self._touched += rows
+            self._touched.update(rows)
 
     def _store(self, group: Group, *, is_live: bool) -> None:
         """New blocks, and such as were moved here."""
@@ -88,10 +102,11 @@ class WorkerIndex:
                 table.volume[row] = volume
         if not is_live:
             table.used_s[new] = self.heard_s
+            self._unaged.update(new)
             return
         for rows in self._chains(new):
             self._visits.add(rows, self.heard_s)
-        self._touched += new
+        self._touched.update(new)
 
     def _chains(self, rows: Sequence[int]) -> Iterator[list[int]]:
         """Cut where a block does not continue the one before it."""
@@ -108,6 +123,7 @@ class WorkerIndex:
         self.model.ended(self.table, np.asarray(rows, np.int64), self.heard_s)
         for row in rows:
             self.table.remove(row)
+        self._unaged.difference_update(rows)
         if not len(self.table):
             self._visits.forget()
 

@@ -13,16 +13,21 @@ from tenuto.advisor.core import Advisor, WorkerName
 from tenuto.advisor.index import WorkerIndex
 
 
-def report_index(advisor: Advisor) -> dict[str, Any]:
-    """Blocks by engine and volume; `n_returns`: how many came back since the advisor began."""
+def report_index(advisor: Advisor, now_s: float) -> dict[str, Any]:
+    """Blocks by engine and volume; `n_returns`: how many came back since the advisor began.
+
+    `silent_s`: since its last message was sent; `now_s` by the advisor's clock.
+    """
     return {
         "engines": [
             {
-                "worker": worker, "dp_rank": dp_rank, "n_blocks": len(index.table), "volumes": index.table.counts(),
+                "node": node, "worker": worker, "dp_rank": dp_rank,
+                "n_blocks": len(index.table), "volumes": index.table.counts(),
                 "n_prefixes": len(np.unique(index.table.prefix[index.table.all_rows()])),
-                "block_tokens": index.block_tokens, "n_returns": index.model.n_returns, "heard_s": index.heard_s,
+                "block_tokens": index.block_tokens, "n_returns": index.model.n_returns,
+                "silent_s": round(max(0.0, now_s - index.heard_s), 1),
             }
-            for (worker, dp_rank), index in advisor.workers.items()
+            for (node, worker, dp_rank), index in advisor.workers.items()
         ]
     }  # fmt: skip
 
@@ -44,8 +49,8 @@ def report_volumes(workers: Mapping[WorkerName, Sequence[AgentInfo]]) -> dict[st
 def report_prefixes(advisor: Advisor, n_top: int, now_s: float) -> dict[str, Any]:
     """The chain groups whose blocks are worth most together: `heat` is in uses a second."""
     found: list[dict[str, Any]] = [
-        {"worker": worker, "dp_rank": dp_rank, **group}
-        for (worker, dp_rank), index in advisor.workers.items()
+        {"node": node, "worker": worker, "dp_rank": dp_rank, **group}
+        for (node, worker, dp_rank), index in advisor.workers.items()
         for group in _groups(index, n_top, now_s)
     ]
     return {"prefixes": sorted(found, key=lambda group: float(group["heat"]), reverse=True)[:n_top]}

@@ -136,6 +136,12 @@ def parse_volumes(texts: tuple[str, ...]) -> tuple[VolumeSetting, ...]:
     return tuple(found) if HOME in names else (*found, VolumeSetting(HOME))
 
 
+def check_disk(disk: DiskAt) -> None:
+    """Raises `ConfigError` where the folder is not there: engines that run have made it."""
+    if disk.path and not Path(disk.path).is_dir():
+        raise ConfigError(f"disk.path: no folder {disk.path} is there; give the engines' tiers.disk.path")
+
+
 def parse_http(address: str, *, may_be_anywhere: bool = False) -> tuple[str, int]:
     """Host and port. Raises `ConfigError` for what is none, and for one that others can reach, unless they may."""
     host, _, port = address.rpartition(":")
@@ -169,7 +175,10 @@ def _conflicts(settings: AdvisorSettings) -> list[str]:
         ("rates.bytes_per_s", settings.rates.bytes_per_s), ("rates.rule_bytes_per_s", settings.rates.rule_bytes_per_s),
     ):  # fmt: skip
         faults += _fault_of(lambda size=size, setting=setting: parse_size(size, setting))
-    faults += _fault_of(lambda: parse_volumes(settings.volumes))
+    wrong = _fault_of(lambda: parse_volumes(settings.volumes))
+    faults += wrong
+    if not wrong and set(settings.volumes) - {HOME_WORD} and not settings.disk.path:
+        faults.append("volumes: of nobody; give disk.path too, the engines' tiers.disk.path")
     if settings.http:
         faults += _fault_of(lambda: parse_http(settings.http, may_be_anywhere=settings.http_anywhere))
     return faults

@@ -12,24 +12,56 @@ from tenuto.advisor.orders import Rows
 from tenuto.tokens import BlockHash
 
 _LEAST_ROWS = 1024
+_NOBODY = BlockHash(b"")
 
 Floats = npt.NDArray[np.float64]
+
+
+class _Groups:
+    """Numbers of chain groups, while they have blocks."""
+
+    def __init__(self) -> None:
+        self.prefixes: list[BlockHash] = []
+        self._n_blocks: list[int] = []
+        self._numbers: dict[BlockHash, int] = {}
+        self._free: list[int] = []
+
+    def join(self, prefix: BlockHash) -> int:
+        number = self._numbers.get(prefix)
+        if number is None:
+            number = self._free.pop() if self._free else len(self.prefixes)
+            if number == len(self.prefixes):
+                self.prefixes.append(prefix)
+                self._n_blocks.append(0)
+            self.prefixes[number] = prefix
+            self._numbers[prefix] = number
+        self._n_blocks[number] += 1
+        return number
+
+    def leave(self, number: int) -> None:
+        self._n_blocks[number] -= 1
+        if not self._n_blocks[number]:
+            del self._numbers[self.prefixes[number]]
+            self._free.append(number)
 
 
 class BlockTable:
     """A row for each block: its place in the prefix tree, its volume, its uses.
 
-    The tree is kept by parents: a block whose parent is not here is a root. `prefix` is a number for each chain group
-    (`prefixes` has their hashes). Rows of blocks that are gone are used again.
+    The tree is kept by parents: a block whose parent is not here, or that names itself, is a root. Children are counted
+    for absent parents, too: blocks come and go in any order. `prefix` is a number for each chain group (`prefixes` has
+    their hashes). Rows of blocks and numbers of groups that are gone are used again.
     """
 
     def __init__(self) -> None:
         self.rows: dict[BlockHash, int] = {}
         self.hashes: list[BlockHash] = []
         self.parents: list[BlockHash] = []
-        self.prefixes: list[BlockHash] = []
+        self._groups = _Groups()
+        self.prefixes = self._groups.prefixes
         self.volumes: list[str] = []
-        self._prefix_numbers: dict[BlockHash, int] = {}
+        self._children_of_absent: dict[BlockHash, int] = {}
+        self._is_unordered = False
         self._free: list[int] = []
         self.is_here: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.prefix: Rows = np.zeros(0, np.int64)
@@ -58,6 +90,8 @@ class BlockTable:
 
     def add(self, block: BlockHash, parent: BlockHash, prefix: BlockHash, volume: int) -> int:
         """A new block's row."""
+        if parent == block:
+            parent = _NOBODY
         row = self._free.pop() if self._free else len(self.hashes)
         if row == len(self.hashes):
             self.hashes.append(block)
@@ -66,27 +100,44 @@ class BlockTable:
                 self._grow(max(_LEAST_ROWS, 2 * row))
         self.hashes[row], self.parents[row] = block, parent
         self.rows[block] = row
-        number = self._prefix_numbers.get(prefix)
-        if number is None:
-            number = self._prefix_numbers[prefix] = len(self.prefixes)
-            self.prefixes.append(prefix)
-        above = self.rows.get(parent)
-        if above is not None:
-            self.n_children[above] += 1
-        self.is_here[row], self.prefix[row], self.volume[row] = True, number, volume
-        self.depth[row] = 0 if above is None else self.depth[above] + 1
-        self.n_children[row] = self.uses[row] = self.trait[row] = self.visit[row] = 0
+        self.is_here[row], self.prefix[row], self.volume[row] = True, self._groups.join(prefix), volume
+        self.uses[row] = self.trait[row] = self.visit[row] = 0
         self.length[row], self.used_s[row], self.held_until_s[row] = 1, 0.0, 0.0
+        self.n_children[row] = self._children_of_absent.pop(block, 0)
+        self._is_unordered |= bool(self.n_children[row])
+        above = self.rows.get(parent)
+        self.depth[row] = 0 if above is None else self.depth[above] + 1
+        self._count_child(parent, 1)
         return row
 
     def remove(self, row: int) -> None:
         """A block is nowhere any more."""
-        del self.rows[self.hashes[row]]
-        above = self.rows.get(self.parents[row])
-        if above is not None:
-            self.n_children[above] -= 1
+        block = self.hashes[row]
+        del self.rows[block]
+        if self.n_children[row]:
+            self._children_of_absent[block] = int(self.n_children[row])
+        self._count_child(self.parents[row], -1)
         self.is_here[row] = False
         self._free.append(row)
+        self._groups.leave(int(self.prefix[row]))
+
+    def order(self) -> None:
+        """Count depths anew where a block came after those that continue it, by doubled steps towards the roots."""
+        if not self._is_unordered:
+            return
+        self._is_unordered = False
+        rows = self.all_rows()
+        up = np.full(len(self.is_here), -1, np.int64)
+        numbers: list[int] = rows.tolist()
+        up[rows] = [self.rows.get(self.parents[row], -1) for row in numbers]
+        depth = (up >= 0).astype(np.int64)
+        for _ in range(len(rows).bit_length()):  # a cycle, which is nonsense, ends there too
+            below = np.flatnonzero(up >= 0)
+            if not len(below):
+                break
+            depth[below] += depth[up[below]]
+            up[below] = up[up[below]]
+        self.depth[rows] = depth[rows]
 
     def all_rows(self) -> Rows:
         """Of every block."""
@@ -106,11 +157,13 @@ class BlockTable:
         return np.flatnonzero(self.is_here & (self.visit == visit) & (self.depth > depth))
 
     def path(self, row: int) -> list[int]:
-        """The rows from the first block of its chain that is here to this one."""
-        found = [row]
-        while (above := self.rows.get(self.parents[found[-1]])) is not None:
-            found.append(above)
-        return found[::-1]
+        """The rows from the first block of its chain that is here to this one; a cycle is cut where it closes."""
+        found: dict[int, None] = {row: None}
+        above = self.rows.get(self.parents[row])
+        while above is not None and above not in found:
+            found[above] = None
+            above = self.rows.get(self.parents[above])
+        return list(found)[::-1]
 
     def known(self, hashes: Iterable[BlockHash]) -> list[int]:
         """The rows of those that are here."""
@@ -119,6 +172,17 @@ class BlockTable:
     def names(self, rows: Sequence[int] | Rows) -> list[BlockHash]:
         """The hashes of rows."""
         return [self.hashes[int(row)] for row in rows]
+
+    def _count_child(self, parent: BlockHash, n: int) -> None:
+        above = self.rows.get(parent)
+        if above is not None:
+            self.n_children[above] += n
+            return
+        n_left = self._children_of_absent.get(parent, 0) + n
+        if n_left > 0:
+            self._children_of_absent[parent] = n_left
+        else:
+            self._children_of_absent.pop(parent, None)
 
     def _grow(self, n_rows: int) -> None:
         for name in (

@@ -22,6 +22,7 @@ class MadeUpAgent:
         self._capacities = dict(capacities)
         self._counts = dict.fromkeys(capacities, 0)
         self._most = dict.fromkeys(capacities, 0)
+        self._urls: dict[str, tuple[str, int]] = {}
         self._draining: set[str] = set()
         self._facts: list[Fact] = []
         self._worker = worker
@@ -55,7 +56,7 @@ class MadeUpAgent:
         """See `Agent`."""
         volumes = tuple(
             VolumeInfo(
-                name, f"mem://{name}", n_places, self._counts[name],
+                name, self._urls.get(name, (f"mem://{name}", 0))[0], n_places, self._counts[name],
                 self._most[name] * self._extent_bytes, name in self._draining,
             )
             for name, n_places in self._capacities.items()
@@ -64,9 +65,12 @@ class MadeUpAgent:
 
     def register_volume(self, name: str, url: str, capacity_bytes: int) -> None:
         """See `Agent`."""
-        del url
+        known = self._urls.get(name)
         if name in self._capacities:
-            raise ConfigError(f"volume {name}: there is one already")
+            if known in (None, (url, capacity_bytes)):
+                return
+            raise ConfigError(f"volume {name} is {known[0]} with {known[1]} bytes already; unregister it first")
+        self._urls[name] = (url, capacity_bytes)
         self._capacities[name] = capacity_bytes // self._extent_bytes
         self._counts[name] = self._most[name] = self.n_moved[name] = 0
 

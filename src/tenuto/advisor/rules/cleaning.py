@@ -40,15 +40,16 @@ class Prune:
     def _childless(self, view: View, rows: Rows) -> Rows:
         """Those whose children are all among them, the ends of chains first."""
         table = view.table
+        chosen: set[int] = set(rows.tolist())
         left: dict[int, int] = {}
-        found: list[int] = []
         deepest_first: list[int] = rows[np.argsort(-table.depth[rows], kind="stable")].tolist()
-        for row in deepest_first:
-            if left.get(row, int(table.n_children[row])) == 0:
-                found.append(row)
-                above = table.rows.get(table.parents[row])
-                if above is not None:
-                    left[above] = left.get(above, int(table.n_children[above])) - 1
+        found = [row for row in deepest_first if not table.n_children[row]]
+        for row in found:  # which grows: a block whose last child is there comes behind it
+            above = table.rows.get(table.parents[row])
+            if above is not None and above in chosen:
+                left[above] = left.get(above, int(table.n_children[above])) - 1
+                if not left[above]:
+                    found.append(above)
         return np.asarray(found, np.int64)
 
 

@@ -40,12 +40,13 @@ def run(args: argparse.Namespace) -> int:
     from tenuto.advisor import Sockets, load_advisor_settings
     from tenuto.advisor.http import ReportServer
     from tenuto.advisor.service import Service
-    from tenuto.advisor.settings import parse_http
+    from tenuto.advisor.settings import check_disk, parse_http
     from tenuto.events import subscribe
 
     settings = load_advisor_settings(args.config, _given(args))
     if not settings.events.url:
         raise ConfigError("events.url: it hears nobody; give the URL where engines publish (--events URL)")
+    check_disk(settings.disk)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     with subscribe(settings.events.url, n_ranks=settings.events.n_ranks) as events:
         service = Service(settings, Sockets(), events)
