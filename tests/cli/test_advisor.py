@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 from random import Random
 
 import pytest
@@ -31,7 +32,8 @@ def advisor():
 
     def start(*options):
         command = [sys.executable, "-m", "tenuto.cli.main", "advisor", "--http", "127.0.0.1:0", *options]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        hear = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hear)  # noqa: PLW1509
         running.append(process)
         line = process.stderr.readline()
         assert line.startswith("tenuto advisor: http port"), line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ class ZmqSender:
         self._context: zmq.Context[zmq.Socket[bytes]] = self._zmq.Context(io_threads=1)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_closed = False
+        self._closing = threading.Lock()  # who wakes must not write to what has another's number by then
 
     def open(self, stream: bytes) -> None:  # noqa: ARG002
         """Bind. Raises `ConfigError` when a port is taken."""
@@ -83,8 +85,9 @@ class ZmqSender:
 
     def wake(self) -> None:
         """See `Sender`."""
-        if not self._is_closed:
-            os.eventfd_write(self._wakeup, 1)
+        with self._closing:
+            if not self._is_closed:
+                os.eventfd_write(self._wakeup, 1)
 
     def send(self, batches: Sequence[tuple[int, bytes]]) -> int:
         """See `Sender`."""
@@ -106,9 +109,10 @@ class ZmqSender:
 
     def close(self, timeout_s: float) -> None:
         """See `Sender`."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._closing:
+            if self._is_closed:
+                return
+            self._is_closed = True
         self._router.close(0)
         self._publisher.close(int(timeout_s * 1000))
         self._context.term()  # waits for what is still queued
