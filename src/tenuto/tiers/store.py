@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tenuto.errors import Cause
+from tenuto.errors import Cause, StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.tokens import BlockHash, BlockKey
 
@@ -31,6 +31,11 @@ class Failure:
     index: int
     cause: Cause
     message: str
+
+
+def failures_of(errors: Iterable[StoreError | None]) -> list[Failure]:
+    """Of a batch's items, by the error of each that has one."""
+    return [Failure(index, error.cause, str(error)) for index, error in enumerate(errors) if error is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,9 +55,8 @@ class Books:
             self.moving.discard(slot)
             self._late.discard(slot)
             was = self._bindings.place_of(slot)
-            keeps = was is not None and was.volume not in self.room.draining and self.slot_at(was) == slot
             is_its = was is not None and self.slot_at(was) == slot
-            at = self.room.choose(was, keeps=keeps)
+            at = self.room.choose(was, keeps=is_its and was is not None and was.volume not in self.room.draining)
             if at != was:
                 if was is not None and is_its:
                     left.setdefault(was.volume, []).append(was.place)

@@ -13,7 +13,7 @@ from tenuto.errors import Cause, StoreError
 from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.agent.bucket import SCHEMES, Bucket, Trash
 from tenuto.tiers.disk.manifest import Manifest
-from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO, failures_of
 from tenuto.tokens import BlockHash, BlockKey
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class ObjectStore:
         try:
             self._manifest.insert([(item.slot, item.key) for item in good], epoch)
         except StoreError as error:
-            return _all_failed(items, error)
+            return failures_of([error] * len(items))
         self._there.update(item.slot for item in good)
         return failures
 
@@ -175,7 +175,7 @@ class ObjectStore:
         try:
             self._manifest.delete(slots)
         except StoreError as error:
-            return _all_failed(items, error)
+            return failures_of([error] * len(items))
         return []
 
     def _each(self, items: Sequence[SlotIO], do: Callable[[SlotIO], None]) -> list[Failure]:
@@ -184,7 +184,7 @@ class ObjectStore:
             errors = [_error_of(do, items[0])]
         else:
             errors = list(self._threads.map(partial(_error_of, do), items))
-        return [Failure(at, error.cause, str(error)) for at, error in enumerate(errors) if error is not None]
+        return failures_of(errors)
 
     def __repr__(self) -> str:
         return f"<ObjectStore {self._bucket.prefix}: {self.n_blocks} of {self._n_slots}>"
@@ -201,7 +201,3 @@ def _error_of(do: Callable[[SlotIO], None], item: SlotIO) -> StoreError | None:
     except StoreError as error:
         return error
     return None
-
-
-def _all_failed(items: Sequence[SlotIO], error: StoreError) -> list[Failure]:
-    return [Failure(index, error.cause, str(error)) for index in range(len(items))]

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from tenuto.errors import StoreError, store_error
 from tenuto.memory.extent import ExtentCodec
 from tenuto.tiers.disk.instance import Claim
-from tenuto.tiers.store import OWN, Capacity, Failure, Layers, OpenStore, SlotIO, StoreNews
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, OpenStore, SlotIO, StoreNews, failures_of
 from tenuto.tokens import BlockKey
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class ForeignStore:
             with _mapped(self._what(verb)):
                 return do()
         except StoreError as error:
-            return [Failure(index, error.cause, str(error)) for index in range(len(items))]
+            return failures_of([error] * len(items))
 
     def _what(self, verb: str) -> str:
         return f"{verb} with {type(self._inner).__name__} in {self.claim.folder}"

@@ -184,10 +184,9 @@ class Manifest:
                 self._db.execute("COMMIT")
             except BaseException:
                 self.n_blocks = n_blocks
-                raise
-            finally:
                 if self._db.in_transaction:  # a full disk may have rolled it back already
                     self._db.execute("ROLLBACK")
+                raise
 
 
 class PeerManifest:

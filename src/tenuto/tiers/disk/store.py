@@ -31,7 +31,7 @@ from tenuto.tiers.disk.runtime import (
 )
 from tenuto.tiers.disk.runtime.direct import DirectFiles
 from tenuto.tiers.disk.slotmap import SlotMap
-from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO
+from tenuto.tiers.store import OWN, Capacity, Failure, Layers, SlotIO, failures_of
 from tenuto.tokens import FORMAT_VERSION, BlockHash, BlockKey
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class DiskStore:
         try:
             self._manifest.delete([item.slot for item in items])
         except StoreError as error:
-            return _all_failed(items, error)
+            return failures_of([error] * len(items))
         return self._list(items, self._move(Op.WRITE, items, OWN, self._span(None), _sealing(codec)), epoch)
 
     def write_layers(self, items: Sequence[SlotIO], layers: Layers) -> list[Failure]:
@@ -128,8 +128,8 @@ class DiskStore:
             try:
                 self._manifest.delete([item.slot for item in items])
             except StoreError as error:
-                return _all_failed(items, error)
-        return _failures(self._move(Op.WRITE, items, OWN, (start, stop), None))
+                return failures_of([error] * len(items))
+        return failures_of(self._move(Op.WRITE, items, OWN, (start, stop), None))
 
     def commit(self, items: Sequence[SlotIO]) -> list[Failure]:
         """See `Store`."""
@@ -146,7 +146,7 @@ class DiskStore:
                 codec.verify_header(buffer, expected)
             codec.verify_layers(buffer, layers or (0, codec.layout.n_layers))
 
-        return _failures(self._move(Op.READ, items, volume, self._span(layers), verify))
+        return failures_of(self._move(Op.READ, items, volume, self._span(layers), verify))
 
     def forget(self, slots: Sequence[int]) -> None:
         """See `Store`."""
@@ -239,9 +239,9 @@ class DiskStore:
         try:
             self._manifest.insert([(item.slot, item.key) for item in good], epoch)
         except StoreError as error:
-            return _all_failed(items, error)
+            return failures_of([error] * len(items))
         self._growth.used(self._manifest.n_blocks)
-        return _failures(errors)
+        return failures_of(errors)
 
     def _move(
         self, op: Op, items: Sequence[SlotIO], volume: str, span: tuple[int, int], work: _Check | None
@@ -333,11 +333,3 @@ def _checked(manifest: Manifest, meta: dict[str, str]) -> tuple[Manifest, list[t
     except StoreError:
         manifest.close()
         raise
-
-
-def _failures(errors: Sequence[StoreError | None]) -> list[Failure]:
-    return [Failure(index, error.cause, str(error)) for index, error in enumerate(errors) if error is not None]
-
-
-def _all_failed(items: Sequence[SlotIO], error: StoreError) -> list[Failure]:
-    return [Failure(index, error.cause, str(error)) for index in range(len(items))]
